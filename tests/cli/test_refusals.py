@@ -68,12 +68,12 @@ def invalid_commands(folder: Path) -> dict[tuple[str, ...], str]:
             *hello,
             "--method",
             "flash",
-        ): "There are some for vision-target: choose --target vision-target. These methods run on",
+        ): "Such heads exist for vision-target: choose --target vision-target. These methods can run on",
         (
             *hello,
             "--method",
             "kangaroo",
-        ): "Train a head: workbench train kangaroo --target text-target. These methods run on",
+        ): "Train a head: workbench train kangaroo --target text-target. These methods can run on",
         (
             *hello,
             "--method",
@@ -117,7 +117,11 @@ def invalid_commands(folder: Path) -> dict[tuple[str, ...], str]:
         ("sweep", "--axis", "depth=1", "--method", "medus"): "Did you mean 'medusa'",
         ("sweep", "--axis", "depth=1", "--dtype", "int3"): "--dtype",
         ("sweep", "--axis", "depth=1", "--out", str(files["text.txt"])): "is a file",
-        ("serve", "--trusted-proxy", "nginx"): "--trusted-proxy: 'nginx' is not an address. For example: 127.0.0.1",
+        (
+            "serve",
+            "--trusted-proxy",
+            "nginx",
+        ): "--trusted-proxy: The trusted proxy 'nginx' is not an IP address. For example: 127.0.0.1",
         ("serve", "--request-timeout", "0"): "--request-timeout",
         ("bench", "--group", "opera"): "--group: There is no group of prompts 'opera'",
         ("bench", "--method", "medus"): "--method: There is no method 'medus'",
@@ -243,9 +247,12 @@ def test_a_hub_id_is_checked_before_anything_is_loaded(tmp_path: Path) -> None:
     lane = ("compare", "x", "--lane", "draft-model:drafter=owner/missing")
     wanted = [
         (known, "--target: owner/pickled has no safetensors files"),
-        (unknown, "--drafter: The Hub has no model owner/missing, or it is private. Check the spelling"),
+        (
+            unknown,
+            "--drafter: The Hugging Face Hub has no model owner/missing, or the model is private. Check the spelling",
+        ),
         (gated, "--target: owner/gated is gated: its owners must grant you access. Ask for access"),
-        (lane, "--lane: The Hub has no model owner/missing"),
+        (lane, "--lane: The Hugging Face Hub has no model owner/missing"),
     ]
     try:
         answers = run_commands([words for words, _ in wanted], **home, HF_ENDPOINT=hub.url, HF_HUB_OFFLINE="0")

@@ -51,7 +51,7 @@ def test_configuration_facts_of_heads(tmp_path: Path) -> None:
     assert facts("hydra-plus-vicuna") | {"n_layers": 4, "prefix": True} == facts("hydra-plus-vicuna")
     medusa = read_checkpoint(write(tmp_path / "m", *PUBLISHED["medusa-vicuna"][2:], full=True))
     assert medusa.facts["n_heads"] == 5
-    assert "says 2 heads, but the file has 5" in medusa.notes[0]
+    assert "states 2 heads, but the weight file has 5" in medusa.notes[0]
     assert medusa.verifier == "lmsys/vicuna-7b-v1.3"
 
 
@@ -119,17 +119,17 @@ BAD: dict[str, tuple[tuple[dict[str, Any], layouts.Shapes], Spoil, str]] = {
     "width": (
         EAGLE,
         with_config(hidden_size=32),
-        r"embed_tokens.weight in .* is 257 × 16; its configuration requires 257 × 32",
+        r"embed_tokens.weight in .* has the shape 257 × 16; its configuration requires 257 × 32",
     ),
     "no-width": (EAGLE, with_config(hidden_size=None), "lacks `hidden_size`"),
-    "two-layers": (EAGLE, with_config(num_hidden_layers=2), "it has 2 layers; one is supported"),
+    "two-layers": (EAGLE, with_config(num_hidden_layers=2), "it has 2 layers; only one layer is supported"),
     "rope": (
         EAGLE,
         with_config(rope_scaling={"type": "dynamic", "factor": 2.0}),
-        "positions are of the kind 'dynamic'",
+        "its RoPE has the type 'dynamic'",
     ),
-    "head-size": (EAGLE, with_config(head_dim=8), "4 attention heads of size 8 do not make a hidden size of 16"),
-    "activation": (EAGLE, with_config(hidden_act="gelu"), "its activation is 'gelu'; silu is supported"),
+    "head-size": (EAGLE, with_config(head_dim=8), "4 attention heads of size 8 do not add up to the hidden size 16"),
+    "activation": (EAGLE, with_config(hidden_act="gelu"), "its activation is 'gelu'; only silu is supported"),
     "layout": (EAGLE, lambda f, c, s: write(f, c, {"model.norm.weight": (16,)}), "no heads of a known layout"),
     "speculators-type": (
         EAGLE,

@@ -183,7 +183,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, str], str]] = {
     "parts": ({"split.count": 3}, {}, "one of 3 parts"),
     "splitter": ({"tokenizer.ggml.pre": "klingon"}, {}, "has the pre-tokenisation 'klingon'"),
     "adapter": ({"general.type": "adapter"}, {}, "contains 'adapter', not a model"),
-    "silent": ({"llama.block_count": None}, {}, "does not contain its (llama.)?block_count"),
+    "silent": ({"llama.block_count": None}, {}, "lack the field (llama.)?block_count"),
     "lacking": ({}, {"blk.0.ffn_up": "left out"}, "lacks 1 of the model's weights \\(blk.0.ffn_up.weight"),
     "more": ({"llama.block_count": 1}, {}, "does not use"),
     "shape": ({"llama.feed_forward_length": 16}, {}, "ffn_.* is \\[.*\\], not \\["),

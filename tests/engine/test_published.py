@@ -165,7 +165,9 @@ def test_error_for_a_missing_model_names_the_installation_command(tiny: IndexedM
 def test_package_of_another_version_is_not_used(tiny: IndexedModel, installed: SimpleNamespace) -> None:
     installed.version = "2.0"
     for asks in (locate, check_model):
-        with pytest.raises(ModelError, match=r"2\.0 is installed; tiny needs 1\.0.*--no-deps no-such-package==1\.0"):
+        with pytest.raises(
+            ModelError, match=r"2\.0 is installed, but tiny needs version 1\.0.*--no-deps no-such-package==1\.0"
+        ):
             asks("tiny")
 
 

@@ -415,7 +415,9 @@ def test_a_damaged_copy_does_not_replace_the_current_head(lab: Lab, place: Place
     (run.folder / "result.json").write_text('{"result": {}}')
     with pytest.raises(WorkbenchError, match="damaged") as refused:
         lab.promote(run.id, backend.prefer_heads)
-    assert refused.value.remedy == "Train a new head: this run is finished.", "a finished run cannot be resumed"
+    assert refused.value.remedy == "Train a new head; this training run is finished and cannot be resumed.", (
+        "a finished run cannot be resumed"
+    )
     assert (folder / "model.safetensors").is_file()
     assert head_of(backend) == folder.name
     assert [path.name for path in (lab.folder / "heads").iterdir()] == [folder.name]

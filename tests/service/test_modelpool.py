@@ -230,7 +230,7 @@ def test_a_model_that_cannot_fit_is_refused_with_a_remedy(
     backend: Callable[..., Backend], folders: tuple[str, str]
 ) -> None:
     bench = backend(memory_bytes=Need.of(folders[0], torch.float64, CPU).weights)
-    with pytest.raises(CapacityError, match="smaller model, or start the backend with dtype bfloat16"):
+    with pytest.raises(CapacityError, match="smaller model, or start the server with --dtype bfloat16"):
         bench.load()
 
 

@@ -220,7 +220,7 @@ def test_a_run_nobody_follows_is_cancelled(client: Any, monkeypatch: pytest.Monk
     while not run.ended and time.monotonic() < deadline:
         time.sleep(0.05)
     assert run.state == "cancelled"
-    assert "No client follows" in run.message
+    assert "no client follows" in run.message
     assert run.since(0)["footer"]["reason"] == "lease"
 
 

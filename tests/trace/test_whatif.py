@@ -106,7 +106,9 @@ def test_summary_names_the_largest_cost() -> None:
         whatif.explain_speed(whatif.time_breakdown(slow, PLAIN))
     )
     assert "speed-up is unknown" in whatif.explain_speed(whatif.time_breakdown(RUN))[1]
-    assert whatif.explain_speed(whatif.time_breakdown(PLAIN)) == ["Nothing was drafted: this is plain decoding."]
+    assert whatif.explain_speed(whatif.time_breakdown(PLAIN)) == [
+        "Nothing was drafted in this run, so it is plain decoding."
+    ]
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def import_gguf() -> Any:
     try:
         import gguf
     except ModuleNotFoundError:
-        raise WorkbenchError("GGUF needs the package gguf.", "pip install gguf") from None
+        raise WorkbenchError("Reading a GGUF file needs the Python package gguf.", "pip install gguf") from None
     return gguf
 
 

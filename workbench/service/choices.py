@@ -203,7 +203,7 @@ def mismatch(target: str, drafter: str | None) -> str:
     """Return a message if files show that two models have different vocabularies; otherwise an empty string."""
     if drafter is None or have_same_vocabulary(target, drafter) is not False:
         return ""
-    return f"{drafter} and {target} do not share a vocabulary: token ids would mean different things."
+    return f"{drafter} and {target} do not share a vocabulary: the same token id stands for different tokens."
 
 
 def have_same_vocabulary(target: str, drafter: str) -> bool | None:

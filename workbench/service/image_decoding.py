@@ -109,9 +109,9 @@ def decode(data: Any) -> Image.Image:
     except PromptError:
         raise
     except (Image.DecompressionBombError, MemoryError):
-        raise PromptError("The image is too large to be read.", "Give a smaller image.") from None
+        raise PromptError("The image is too large to be decoded.", "Give a smaller image.") from None
     except UnidentifiedImageError:
-        raise PromptError("This is not an image in a known format.", _REMEDY) from None
+        raise PromptError("The file is not an image in a supported format.", _REMEDY) from None
     except Exception as error:  # decoders raise many kinds on damaged files
         raise PromptError(f"The image is damaged ({type(error).__name__}).", _REMEDY) from None
 
@@ -134,7 +134,7 @@ def _bytes_of(data: Any) -> bytes:
             _check_bytes(path.stat().st_size)
             raw = read_regular(path)
         except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or "it is not a path"
+            reason = getattr(error, "strerror", None) or "its value is not a valid path"
             raise PromptError(f"{str(data)[:200]} cannot be read: {reason}.", _REMEDY) from None
     elif isinstance(data, (bytes, bytearray, memoryview)):
         raw = bytes(data)
@@ -155,7 +155,7 @@ def _check_bytes(n: int) -> None:
 
 def _check_size(image: Image.Image) -> None:
     if image.width * image.height > MAX_PIXELS:
-        limit = f"the limit is {MAX_PIXELS // 10**6} million"
+        limit = f"the limit is {MAX_PIXELS // 10**6} million pixels"
         raise PromptError(f"The image has {image.width:,} × {image.height:,} pixels; {limit}.", "Give a smaller image.")
 
 

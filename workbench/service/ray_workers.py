@@ -42,7 +42,7 @@ def make_ray_workers(address: str | None = "auto", cpus: float = 1, gpus: float 
         pending = {task.remote(cell, options): cell for cell in cells}
         try:
             for cell in list(pending.values()):
-                yield BEGIN, cell, "submitted to the cluster"
+                yield BEGIN, cell, "submitted to the Ray cluster"
             while pending and not stopped():
                 ready, _ = ray.wait(list(pending), timeout=POLL_S)
                 for reference in ready:
