@@ -44,7 +44,7 @@ TOLERANCE = 0.25
 """Relative distance from the paper's figure within which a measured figure counts as equal."""
 FOR_ANY_TARGET = "chat-heads"
 """Name of the training recipe for heads that `workbench train KIND --target MODEL` trains for any target."""
-DEFAULT_AGREEMENT = "the head's most likely token is the target's most likely token, as a share of all tokens"
+DEFAULT_AGREEMENT = "the head's most likely token equals the most likely token of the target's whole vocabulary"
 """Default definition of agreement between head and target at a position of held-out text: see `Head.agreement`."""
 
 

@@ -22,7 +22,7 @@ BITS = "bits"
 SECTION = "## Stored as int8"
 """Title of a card's last section; see `storage_section`."""
 _OPENING = """\
-`from_pretrained` of transformers does not read this format. This writes a folder that it opens:
+`from_pretrained` of transformers does not read this format. The following code writes a folder that it can read:
 
 ```python
 import torch
@@ -196,7 +196,8 @@ def _training_run(figures: Figures, hardware: str, number: str, token_note: str)
     if machine := figures.get("machine"):
         hardware = f"{machine['threads']} of {machine['cores']} cores of an {machine['cpu']} processor"
     return (
-        f"- {number}{figures['steps']:,} steps, {figures['tokens']:,} tokens{token_note}, {minutes_of(figures)} by the"
+        f"- {number}{figures['steps']:,} training steps, {figures['tokens']:,} tokens{token_note}, "
+        f"{minutes_of(figures)} by the"
         f" clock on {hardware}.\n"
         f"- Training figures at the end (smoothed): {losses_of(figures)}.\n"
         + (f"- Options: {options}.\n" if options else "")

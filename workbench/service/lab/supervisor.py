@@ -296,7 +296,8 @@ class Lab:
         free = shutil.disk_usage(self.folder).free
         if free < n_bytes:
             raise CapacityError(
-                f"The run needs about {n_bytes >> 20:,} MB of disk in {self.folder}; {free >> 20:,} MB are free.",
+                f"The training run needs about {n_bytes >> 20:,} MB of disk space in {self.folder}, where "
+                f"{free >> 20:,} MB are free.",
                 f"Set answer_tokens to a smaller number, delete training runs, or choose another folder: {ENV}=FOLDER.",
             )
 

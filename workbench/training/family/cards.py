@@ -51,8 +51,8 @@ def card(model: TrainedModel) -> str:
         "## On policy",
         "",
         f"Greedy decoding of {measured['prompts']} held-out prompts, up to {measured['tokens']} tokens each, target in"
-        f" {measured['dtype']}. A position counts in the rounds that reached it; τ is the mean accepted length,"
-        " including the target's own token.",
+        f" {measured['dtype']}. The acceptance rate of a position is over the rounds that reached the position. "
+        f"τ is the mean accepted length, including the token that the target adds in each round.",
     ]
     for name, section in measured.items():
         if isinstance(section, dict):
@@ -104,7 +104,7 @@ def _ranks(config: Figures, agrees: str) -> list[str]:
     if not config.get(RANKED):
         return []
     rows = [(str(k + 1), *(f"{sum(row[:best]):.3f}" for best in BEST)) for k, row in enumerate(config[RANKED])]
-    correct_token = "the token of the text" if "the text has" in agrees else "the target's most probable one"
+    correct_token = "the token of the text" if "the text has" in agrees else "the target's most probable token"
     caption = (
         "Share of the positions of held-out answers at which one of the most probable tokens of a head is "
         f"{correct_token}:"
@@ -119,7 +119,7 @@ def _lacks_storage_section(config: Figures) -> bool:
 
 def _storage_text(stored: Figures, measured: Figures) -> str:
     """Return a note on how the weights are stored, and whether the figures were measured with stored weights."""
-    when = "in this form" if BITS in measured else "before that, with 16 bits"
+    when = "with these stored weights" if BITS in measured else "with 16 bits, before this conversion"
     return (
         f"- **Stored** with {stored['bits']} bits per weight (`workbench heads shrink`), which changed the weights by"
         f" {stored['error']:.2%} of their norm. The figures below were measured {when}."
@@ -134,7 +134,7 @@ def _start_text(before: Figures, average: str | None) -> str:
     line = f"- **Started** from finished weights {_run_text(before)}. Losses of that run: {losses}.{average_note}"
     while "begun" in before:
         before = before["begun"]
-        line += f" That run had started from weights {_run_text(before)}."
+        line += f" The earlier run had started from weights {_run_text(before)}."
     return line
 
 

@@ -33,8 +33,8 @@ def card(model: TrainedModel) -> str:
         "",
         "## Limits",
         "",
-        "It fits this target only, and drafts well only for answers about scenes like those of its training data."
-        " Drafts never change the output.",
+        "The head fits only this target, and drafts well only for answers about scenes like those in its "
+        "training data. Drafts never change the output.",
     ]
     return "\n".join(lines)
 
