@@ -156,7 +156,7 @@ def test_answers_and_gain_come_from_the_same_runs(monkeypatch: pytest.MonkeyPatc
     assert found.value == pytest.approx(2**0.5)
     assert found.answers is not None
     assert found.answers["value"] == 0.5
-    assert "1 of 2 answers right, 2 with the exact verifier" in found.setting
+    assert "1 of 2 answers correct, 2 with the exact verifier" in found.setting
 
 
 def test_a_claim_that_lacks_something_is_not_measurable_until_it_was_measured() -> None:

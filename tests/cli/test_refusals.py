@@ -60,8 +60,8 @@ def invalid_commands(folder: Path) -> dict[tuple[str, ...], str]:
         (*hello, "--target", "/no/such/model"): "--target: There is no model",
         (*hello, "--target", str(files["text.txt"])): "is a file. Give a folder",
         (*hello, "--target", str(folder)): "has no config.json",
-        (*hello, "--target", str(bare)): "has no *.safetensors",
-        (*hello, "--target", "text-target-medusa"): "is a head trained for text-target",
+        (*hello, "--target", str(bare)): "contains no *.safetensors",
+        (*hello, "--target", "text-target-medusa"): "is a drafting head trained for text-target",
         (*hello, "--drafter", "text-draftr"): "--drafter: There is no model 'text-draftr'",
         (*hello, "--drafter", "none", "--method", "draft-model"): "Name a draft model with --drafter",
         (
@@ -140,7 +140,7 @@ def invalid_commands(folder: Path) -> dict[tuple[str, ...], str]:
             "--device",
             "cpu",
         ): "--device: The suite gpu-kernels without --toy needs a GPU",
-        ("bench", "--suite", "gpu-kernels", "--toy", "--method", "draft-tree"): "it makes its own targets",
+        ("bench", "--suite", "gpu-kernels", "--toy", "--method", "draft-tree"): "the suite creates its own targets",
         (
             "bench",
             "--suite",
@@ -191,7 +191,7 @@ def invalid_commands(folder: Path) -> dict[tuple[str, ...], str]:
         ("train", "target", "--set", "compile=maybe"): "--set: option compile takes bool, not 'maybe'",
         ("train", "target", "--set", "exit_layers=2,x"): "--set: option exit_layers takes",
         ("train", "tokenizer", "--set", "vocab=3"): "Did you mean 'vocab_size'",
-        ("whatif", "nobody"): "one of the recordings",
+        ("whatif", "nobody"): "one of the bundled recordings",
     }
 
 

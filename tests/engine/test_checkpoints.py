@@ -73,7 +73,7 @@ def test_check_against_the_target_and_its_explanation(tmp_path: Path) -> None:
     assert "2, 3, 3 of 6" in shallow["layers"].message
     config = PUBLISHED["speculators-eagle3"][2] | {"eagle_aux_hidden_state_layer_ids": [2, 16, 40]}
     deep = read_checkpoint(write(tmp_path / "c", config, PUBLISHED["speculators-eagle3"][3], full=True))
-    assert "a target of 41 layers or more" in mismatch_reason(deep, llama)
+    assert "a target of at least 41 layers" in mismatch_reason(deep, llama)
 
 
 Spoil = Callable[[Path, dict[str, Any], layouts.Shapes], Path]
@@ -130,7 +130,7 @@ BAD: dict[str, tuple[tuple[dict[str, Any], layouts.Shapes], Spoil, str]] = {
     ),
     "head-size": (EAGLE, with_config(head_dim=8), "4 attention heads of size 8 do not add up to the hidden size 16"),
     "activation": (EAGLE, with_config(hidden_act="gelu"), "its activation is 'gelu'; only silu is supported"),
-    "layout": (EAGLE, lambda f, c, s: write(f, c, {"model.norm.weight": (16,)}), "no heads of a known layout"),
+    "layout": (EAGLE, lambda f, c, s: write(f, c, {"model.norm.weight": (16,)}), "no drafting heads in a known layout"),
     "speculators-type": (
         EAGLE,
         with_config(speculators_model_type="dflash"),

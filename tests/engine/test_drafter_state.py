@@ -294,7 +294,7 @@ def test_invalid_numbers_are_refused(models: Models, method: str) -> None:
     _, row = run_six_rounds(models, method)
     for bad in corrupted_arrays(arrays):
         before = contents(state_actions.save(row))
-        with pytest.raises(ModelError, match="The file is broken"):
+        with pytest.raises(ModelError, match="The state file is damaged"):
             state_actions.load(row, to_bytes(method, bad, models))
         assert contents(state_actions.save(row)) == before, "the state is unchanged"
     assert write_arrays(arrays)

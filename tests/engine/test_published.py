@@ -134,7 +134,7 @@ def test_unreadable_cache_is_treated_as_empty(
 def test_published_name_is_a_valid_target(tiny: IndexedModel, installed: SimpleNamespace) -> None:
     check_model("tiny")
     assert folder_of("tiny") is None, "a check makes no copy"
-    with pytest.raises(ModelError, match="not allowed here"):
+    with pytest.raises(ModelError, match="does not allow the requested model"):
         Names("text-target", None, allow=()).resolve_pair("tiny", None)  # no download or conversion for other users
     models = load_models("tiny", None, "cpu", "float32")
     assert models.target_name == "tiny"

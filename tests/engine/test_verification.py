@@ -295,7 +295,7 @@ def test_false_declaration_of_siblings_ends_the_run(models: Models) -> None:
         row = engine.submit(Request(prompt, asked, sampling, max_new_tokens=6))
         while not engine.is_idle:
             engine.step()
-        assert (row.status, "Liar drafted siblings of kind deterministic" in str(row.error)) == (
+        assert (row.status, "Liar drafted sibling tokens with the sampling method deterministic" in str(row.error)) == (
             status, status == "error"
         )  # fmt: skip
 

@@ -157,7 +157,7 @@ def test_configuration_keys_that_only_other_engines_read_are_correct(tmp_path: P
         assert config["speculators_config"]["verifier"]["name_or_path"] == "text-target"
         net = FeatureNet.from_checkpoint(read_checkpoint(tmp_path / f"{name}-out"), 64, 12)
         assert net.eps == options.get("eps", 1e-6)
-    with pytest.raises(ModelError, match="no bias in its fusion"):
+    with pytest.raises(ModelError, match="no bias where it combines feature and embedding"):
         export_heads(str(own_layer(tmp_path / "biased", norms=(), fuse_bias=True)), tmp_path / "no", "vllm")
     wide = own_layer(tmp_path / "wide", norms=(), head_size=32)
     with pytest.raises(

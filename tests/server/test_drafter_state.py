@@ -91,7 +91,7 @@ def test_a_state_is_saved_over_http_and_loaded_into_the_next_run(users: tuple[Wo
     again = one.start(SECRET[-17:], "suffix", target="text-target", max_new_tokens=N, memory=file, keeps=True)
     assert drafts(again.wait(60)) != drafts(run(one, "suffix"))
     assert again.memory()["entries"] > first.memory()["entries"]
-    with pytest.raises(WorkbenchError, match="Load the file into the next run"):
+    with pytest.raises(WorkbenchError, match="Load the file of a saved state into the next run"):
         again.memory("load", file)
     for broken in (b"", file[:-1]):
         with pytest.raises(WorkbenchError, match="truncated"):

@@ -328,5 +328,5 @@ def test_min_tokens_above_max_tokens_is_refused_by_name(client: openai.OpenAI) -
         complete(client, min_tokens=9, max_tokens=8)
     body: Any = refused.value.body
     assert body["param"] == "min_tokens"
-    assert "min_tokens=9 is above the 8 tokens" in body["message"]
+    assert "min_tokens=9 exceeds the maximum of 8 new tokens" in body["message"]
     assert complete(client, min_tokens=2, max_tokens=2).usage.completion_tokens == 2

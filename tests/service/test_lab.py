@@ -232,7 +232,7 @@ def test_a_training_run_whose_process_id_cannot_be_saved_is_ended(lab: Lab, monk
 
 @pytest.mark.parametrize("name", ["../../etc", "20261124-180000-0a1b2c3d", None, 3, "20261124-180000-0a1b2c3d/.."])
 def test_an_invalid_run_id_never_becomes_a_path(lab: Lab, name: Any) -> None:
-    with pytest.raises(UnknownNameError, match="no longer has this run"):
+    with pytest.raises(UnknownNameError, match="has no training run of this name"):
         lab.run(name)
 
 

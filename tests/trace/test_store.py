@@ -241,7 +241,7 @@ def test_export_and_import(store: RunStore, tmp_path: Path, kind: Any) -> None:
         assert tags == {("imported",)}
     single = store.export(runs[:1], tmp_path / f"one.{kind}")
     assert export.read(single[0].read_bytes()) == traces[0]
-    with pytest.raises(WorkbenchError, match="cannot be exported to one file"):
+    with pytest.raises(WorkbenchError, match="A single file cannot hold"):
         store.export(runs, tmp_path / "two.parquet")
 
 

@@ -97,8 +97,8 @@ def test_summary_names_the_largest_cost() -> None:
     slow = run(*[(0, 8)] * 9, (1, 8))
     text = " ".join(whatif.explain_speed(whatif.time_breakdown(slow, PLAIN), whatif.predict_draft_lengths(slow, PLAIN)))
     assert "×: one run, which is not conclusive" in text
-    assert "is drafting: 0.73 plain steps per round" in text
-    assert "more than it emits" in text
+    assert "is drafting, which takes 0.73 plain steps" in text
+    assert "more than in this run" in text
     assert "times this speed; one run is not conclusive" in text
     for r in slow.rounds:
         r.draft_s, r.seconds = 0.0, r.seconds - r.draft_s
@@ -367,7 +367,7 @@ def test_alpha_is_the_mean_over_drafts_tested_against_the_whole_distribution() -
     assert alpha(("greedy", 1.0), ("greedy", 0.0)).value == 0.5
     typical = alpha(("typical", 1.0), ("typical", 0.0))
     assert (typical.value, typical.whole) == (None, 0)
-    assert "Undefined for typical acceptance" in typical.note
+    assert "Excludes tests by the rules typical acceptance" in typical.note
     unsaid = alpha((None, 0.5), ("point-residual", 0.5))
     assert unsaid.value is None
     assert "Excludes 1 tested drafts whose acceptance rule is not recorded" in unsaid.note

@@ -503,7 +503,7 @@ def test_a_finished_layer_is_trained_further_and_keeps_its_vocabulary(
         recipes.run("chat-heads", chosen | {"method": "pard", "average": 0.5, "out": tmp_path}, quiet)
     nowhere = {"target": "text-target", "work": tmp_path / "work", "out": tmp_path}
     for more, why in (
-        ({"begin": tmp_path / "none"}, "no head to start from"),
+        ({"begin": tmp_path / "none"}, "no head from which training could start"),
         ({"begin": folder}, "cannot start from"),
     ):
         with pytest.raises(ParameterError, match=why):
@@ -514,7 +514,7 @@ def test_a_finished_layer_is_trained_further_and_keeps_its_vocabulary(
         ):
             recipes.run(name, options | {"loss": "ce_soft:1"}, quiet)
     assert not (tmp_path / "work").exists(), "refused before any answer is written"
-    with pytest.raises(ParameterError, match="no head to start from"):
+    with pytest.raises(ParameterError, match="no head from which training could start"):
         recipes.run("chat-heads", chosen | {"begin": tmp_path / "none", "out": tmp_path}, quiet)
 
 
@@ -663,7 +663,7 @@ def test_one_command_trains_a_head_that_drafts_and_resumes_after_a_kill(
               "places": 128, "ffn": 16, "threads": 1, "each": 1, "measured_tokens": 8, "half": False,
               "ttt": 2}  # fmt: skip
     for none in ({"steps": 0}, {"steps": None, "minutes": -1.0}):
-        with pytest.raises(ParameterError, match="training length must be above 0"):
+        with pytest.raises(ParameterError, match="training must be longer than 0 minutes or steps"):
             recipes.run("eagle-3", chosen | none, quiet)
     wrong = RuntimeError("killed")
     monkeypatch.setattr(pipeline, "evaluate_drafters", lambda *_: (_ for _ in ()).throw(wrong))
@@ -673,7 +673,7 @@ def test_one_command_trains_a_head_that_drafts_and_resumes_after_a_kill(
     written, lines = (tmp_path / "work" / "text-target" / "answers" / "answers.jsonl").read_bytes(), list[str]()
     figures = recipes.run("eagle-3", chosen, lines.append)
     assert any("resumed at step 30" in line for line in lines), "nothing is trained twice"
-    assert any("all prompts come from the generators" in line for line in lines), "there is no data"
+    assert any("all prompts come from the project's own generators" in line for line in lines), "there is no data"
     assert (tmp_path / "work" / "text-target" / "answers" / "answers.jsonl").read_bytes() == written
     assert figures["steps"] == 30
     folder = tmp_path / "models" / "text-target-eagle-3"

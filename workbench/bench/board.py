@@ -71,7 +71,7 @@ def commit_of(row: dict[str, Any]) -> str:
     """
     revision = row.get("commit", "")
     return (
-        f"{revision} (a commit that this repository's history no longer contains)"
+        f"{revision} (a commit that is not in this repository's history)"
         if row.get("history") == "earlier"
         else revision
     )
