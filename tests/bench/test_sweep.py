@@ -242,7 +242,7 @@ def test_cells_measured_under_other_conditions_are_kept_reported_and_never_mixed
     [*_, other] = run(sweep, fake_workers(**change), tmp_path)
     assert other.kept == 0, "a figure measured under other conditions was reused"
     assert other.complete
-    assert other.note == f"2 saved cells were measured under other conditions ({said}) and are not used here."
+    assert other.note == f"2 saved cells were measured under other conditions ({said}) and are not used in this sweep."
     [*_, again] = run(sweep, fake_workers(), tmp_path)
     assert again.kept == 2
 

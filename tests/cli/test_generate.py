@@ -265,5 +265,5 @@ def test_a_state_that_does_not_fit_is_refused_and_its_file_is_unchanged(workbenc
     file.write_bytes(b"no state")
     result = workbench("generate", "Once", "--method", "suffix", "--state", str(file), *SHORT)
     assert result.status != 0
-    assert "not a drafter state" in result.err
+    assert "contains no drafter state" in result.err
     assert file.read_bytes() == b"no state"

@@ -142,7 +142,7 @@ def test_workloads_are_saved_and_measurement_resumes(
     assert (tmp_path / "work.md").read_text() == workload_board.markdown(workload_board.targets())
     saved = board.read("work")
     again = workbench(*asked, "--json")
-    assert "Already on the board" in again.err
+    assert "Workloads already on the board" in again.err
     assert board.read("work") == saved
     assert again.json[0]["target"] == "text-target"
     assert workbench(*asked, "--fresh").status == 0

@@ -93,7 +93,7 @@ def invalid_commands(folder: Path) -> dict[tuple[str, ...], str]:
         ("generate",): "--prompt-file",
         ("generate", "--prompt-file", "/no/such/file"): "cannot be read",
         ("generate", "--prompt-file", str(folder)): "cannot be read: Is a directory",
-        ("generate", "--prompt-file", str(files["latin.txt"])): "it is not UTF-8 text",
+        ("generate", "--prompt-file", str(files["latin.txt"])): "the file is not UTF-8 text",
         ("generate", "--prompt-file", str(files["empty.txt"])): "The prompt is empty",
         ("methods", "medus"): "Did you mean 'medusa'",
         ("methods", "--target", "text-targt"): "--target: There is no model",
@@ -251,7 +251,10 @@ def test_a_hub_id_is_checked_before_anything_is_loaded(tmp_path: Path) -> None:
             unknown,
             "--drafter: The Hugging Face Hub has no model owner/missing, or the model is private. Check the spelling",
         ),
-        (gated, "--target: owner/gated is gated: its owners must grant you access. Ask for access"),
+        (
+            gated,
+            "--target: The model owner/gated is gated on the Hugging Face Hub: its owners must grant you access. Ask for access",
+        ),
         (lane, "--lane: The Hugging Face Hub has no model owner/missing"),
     ]
     try:

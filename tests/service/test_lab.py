@@ -209,7 +209,7 @@ def test_a_training_run_without_saved_process_id_is_found_by_its_lock(lab: Lab) 
     assert other.run(run.id).state == RUNNING
     with pytest.raises(CapacityError, match="is being trained"):
         other.start(make_request())
-    with pytest.raises(CapacityError, match="Stop the run first"):
+    with pytest.raises(CapacityError, match="Stop the training run first"):
         other.delete(run.id)
     other.stop(run.id)
     wait_until(lambda: run.state == STOPPED)

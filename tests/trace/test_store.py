@@ -310,7 +310,7 @@ def test_newer_trace_is_refused_with_the_reason(store: RunStore, tmp_path: Path)
     with_metadata(path, **{"workbench.run": json.dumps(newer)})
     with pytest.raises(WorkbenchError, match=f"has schema {SCHEMA_VERSION + 1}") as error:
         store.load(run)
-    assert error.value.remedy == "Update the workbench to open it."
+    assert error.value.remedy == "Update the workbench to open this trace."
     assert ids(store) == [run], "its entry can still be read"
     assert "Update the workbench" in store_problem(RunStore(tmp_path / "x"), path)
 

@@ -99,7 +99,7 @@ def test_summary_names_the_largest_cost() -> None:
     assert "×: one run, which is not conclusive" in text
     assert "is drafting, which takes 0.73 plain steps" in text
     assert "more than in this run" in text
-    assert "times this speed; one run is not conclusive" in text
+    assert "times as fast as the recorded rounds; one run is not conclusive" in text
     for r in slow.rounds:
         r.draft_s, r.seconds = 0.0, r.seconds - r.draft_s
     assert "verifying 9.0 tokens instead of 1: 0.36 plain steps" in " ".join(
@@ -117,7 +117,7 @@ def test_summary_names_the_largest_cost() -> None:
         (
             Estimate(0.6, 0.5, 0.7, 6, 1),
             "slower on this prompt",
-            "Plain decoding is faster: 1.67 times this speed",
+            "Plain decoding is faster: 1.67 times as fast as this method",
         ),
         (
             Estimate(0.9, 0.7, 1.2, 6, 1),

@@ -54,7 +54,7 @@ def prepare(
         if name not in specs:
             raise ParameterError(
                 f"{name} is not a sampling parameter.",
-                f"Give {', '.join(specs)} for all lanes, and other parameters with their lane.",
+                f"As sampling parameters of all lanes, give {', '.join(specs)}; give other parameters with a lane.",
             )
         specs[name].parse(value)
     added = not any(lane.is_plain for lane in parsed)

@@ -171,7 +171,7 @@ def examine(models: Models, trace: Trace, images: Any = None) -> Diagnosis:
     if (header.target, header.dtype) != (models.target_name, dtype):
         raise WorkbenchError(
             f"The run used {header.target} in {header.dtype}, but {models.target_name} in {dtype} is loaded.",
-            "Load the same target in the same dtype.",
+            "Load the target of the run, in the dtype of the run.",
         )
     if not header.prompt_tokens:
         raise WorkbenchError(

@@ -60,8 +60,8 @@ NOT_BUILT = {
     "five kernels a layer": "not implemented yet: RoPE with the cache write, and the merge of attention splits, "
     "are separate kernels",
     "profile of a round by kernels": "not implemented yet",
-    "transformers' assisted generation": "measured by `workbench bench --suite gpu` instead, since it takes "
-    "longer than a few minutes",
+    "transformers' assisted generation": "not part of this suite: `workbench bench --suite gpu` measures it, "
+    "which takes longer than a few minutes",
 }
 """Lines of the plan that no block measures, with the reason."""
 

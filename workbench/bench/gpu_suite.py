@@ -134,7 +134,7 @@ def describe_bandwidth_limit(models: Models, rows: Sequence[BenchRow], rate: flo
         if not measured_ms
         else (f"; the forward pass took {measured_ms:.3g} ms, which is {at_rate / measured_ms:.0%} of the copy rate")
     )
-    kernels = "by Triton kernels" if models.target.runs_kernels else "by the model's own layers"
+    kernels = "by Triton kernels" if models.target.runs_kernels else "by transformers' own layers"
     return (
         f"{kernels}, a plain forward pass reads {_gigabytes(n_bytes)}, which takes {at_rate:.3g} ms at the "
         f"copy rate{measured}"

@@ -39,7 +39,7 @@ NAMES = (
 GROWS = {
     "prompt-lookup": "one dictionary look-up",
     "suffix": "one scan of an int32 array of at most 65,536 tokens",
-    "aggressive": "a scan of the input after the output differs from it",
+    "aggressive": "a scan of the prompt from the position where the output began to differ from it",
     "stand": "look-ups in a dictionary of at most 16,384 contexts",
     "adaptive-trigram": "look-ups in a dictionary of at most 16,384 token pairs",
     "token-recycling": "one look-up per node of the draft",

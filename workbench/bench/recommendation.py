@@ -155,8 +155,8 @@ class Recommendation:
         if self.disturbed:
             runs = "run is" if self.disturbed == 1 else "runs are"
             sentences.append(
-                f"{self.disturbed} plain decoding {runs} left out: far slower than the others, probably because "
-                f"of other work on the machine."
+                f"{self.disturbed} plain decoding {runs} left out: far slower than the other runs, probably "
+                f"because of other work on the machine."
             )
         if self.refused:
             sentences.append(

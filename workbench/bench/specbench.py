@@ -104,7 +104,7 @@ def read_answers(path: Path) -> dict[int, dict[str, Any]]:
     try:
         lines = read_regular(path).decode().split("\n")
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        reason = getattr(error, "strerror", None) or "the file is not UTF-8 text"
         raise WorkbenchError(f"{path} cannot be read: {reason}.", _REMEDY) from None
     answers: dict[int, dict[str, Any]] = {}
     for number, line in enumerate(lines, 1):

@@ -121,7 +121,7 @@ class StepDecoder:
         """
         if "news" not in message:
             raise WorkbenchError(
-                "The connected app sends comparison results in a different format.",
+                "The connected app sends comparison results in the format of another version.",
                 "Use the same version of the workbench here and in the connected app.",
             )
         news = message["news"]

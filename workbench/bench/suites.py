@@ -172,8 +172,8 @@ def _fitting(
     fitting = [prompt for prompt in prompts if len(prompt.encode(models.tokenizer)) <= limit]
     if not fitting:
         raise PromptError(
-            f"No prompt of the suite fits {models.target_name}: its context holds {models.target.context} tokens, "
-            f"{plan.max_new_tokens} of which are for the answer.",
+            f"No prompt of the suite fits {models.target_name}: the model's context holds "
+            f"{models.target.context} tokens, of which {plan.max_new_tokens} are reserved for the answer.",
             "Lower --max-new-tokens, or use another target.",
         )
     too_long = Counter(p.group for p in prompts) - Counter(p.group for p in fitting)

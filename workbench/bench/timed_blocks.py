@@ -138,7 +138,10 @@ def _run_block(block: Block, run: BlockRun, all_end_at: float, progress: Callabl
         block.measure(run)
         status = FAILED if run.n_failed_parts else DONE
     except TimeUpError:
-        status, why = CUT, f"stopped at its time limit of {run.ends_at - start:.3g} s; finished measurements are kept"
+        status, why = (
+            CUT,
+            (f"measurement stopped at its time limit of {run.ends_at - start:.3g} s; finished measurements are kept"),
+        )
     except SkippedBlockError as reason:
         status, why = SKIPPED, str(reason)
     except (Exception, SystemExit) as error:  # a kernel's compiler raises many types

@@ -285,11 +285,11 @@ def page(report: dict[str, Any]) -> str:
             f"A forward pass of {forward['target']} ({forward['vocabulary']:,} tokens) over {report['nodes']} tokens "
             f"takes {1e3 * forward['seconds']:.1f} ms here. "
             + (
-                f"Verifiers that take more than {MAX_SHARE:.0%} of this time: {labels}."
+                f"Verifiers that take more than {MAX_SHARE:.0%} of the time of this forward pass: {labels}."
                 if slow
-                else f"No verifier takes more than {MAX_SHARE:.0%} of this time."
+                else f"No verifier takes more than {MAX_SHARE:.0%} of the time of this forward pass."
                 if parts
-                else "No verifier was measured with this vocabulary size."
+                else "No verifier was measured with the vocabulary size of this model."
             )
         )
     if report["left_out"]:

@@ -316,7 +316,7 @@ def _check_gpu(device: str, refused: Sequence[str] = (), methods: Sequence[str] 
         reason = (
             "name the methods whose parameters are set, with --method"
             if option == "--set"
-            else "the suite creates its own targets"
+            else "this suite creates its own targets"
         )
         raise typer.BadParameter(f"the suite gpu does not accept this option: {reason}", param_hint=option)
     for name in methods:

@@ -150,7 +150,10 @@ def check(
     study: Study[Method, Any] = Study(cells, in_turn(measure), store, key=lambda method: method.name)
     on_board = [method.name for method in study.load()]
     if on_board:
-        print(f"Already on the board (--fresh checks them again): {', '.join(on_board)}.", file=sys.stderr)
+        print(
+            f"Methods already on the board (--fresh checks these methods again): {', '.join(on_board)}.",
+            file=sys.stderr,
+        )
     chosen = [method for method in cells if method.name not in on_board]
     findings: list[Finding] = []
     left_out: list[str] = []

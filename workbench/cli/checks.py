@@ -221,6 +221,6 @@ def check_output_folder(path: Path | None, option: str) -> None:
         return
     existing = next((p for p in (path, *path.absolute().parents) if p.exists()), path)
     if not existing.is_dir() or not os.access(existing, os.W_OK):
-        reason = "it is not writable" if existing.is_dir() else f"{existing} is a file"
+        reason = "the folder is not writable" if existing.is_dir() else f"{existing} is a file"
         with set_error_option(option):
             raise WorkbenchError(f"{path} cannot be used: {reason}.", "Choose another folder.")

@@ -52,7 +52,7 @@ def compare(
     ] = None,
     chat: Annotated[
         list[str] | None,
-        typer.Option(help="A user message, formatted with the target's chat template if it has one; repeatable."),
+        typer.Option(help="User message, formatted with the target's chat template if the target has one; repeatable."),
     ] = None,
     prompts: Annotated[Path | None, typer.Option(help="Also use the prompts of this JSON Lines file.")] = None,
     group: Annotated[

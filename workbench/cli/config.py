@@ -57,7 +57,7 @@ def read() -> tuple[dict[str, Any], str]:
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        reason = getattr(error, "strerror", None) or "the file is not UTF-8 text"
         raise ConfigError(f"{file} cannot be read: {reason}.", f"Fix the file, or unset {VARIABLE}.") from None
     try:
         toml = importlib.import_module("tomllib")

@@ -31,9 +31,9 @@ KINDS = {
     "simulation": "to study acceptance, not speed",
 }
 """Phrase for each requirement that a method may have besides a target."""
-DISCARDED = """Discarded drafts (after a rejection, or off the accepted path) were never tested and do not count against
-the drafter; they do count in draft utilisation. Every figure is computed from the recorded trace, in one module,
-`workbench/trace/metrics.py`."""
+DISCARDED = """Discarded draft tokens (after a rejection, or off the accepted path) were never tested. They do not count
+against the drafter's acceptance rate, but they count in draft utilisation. Every metric is computed from the trace in
+one module, `workbench/trace/metrics.py`."""
 
 
 def docs(
@@ -157,7 +157,7 @@ def replace_part(text: str, marker: str, part: str) -> str:
     begin, end = f"<!-- {marker} -->", f"<!-- /{marker} -->"
     if begin not in text or end not in text:
         raise WorkbenchError(
-            f"The file has no part {marker!r}.", f"Put the markers {begin} and {end} where the part belongs."
+            f"The file has no marked part {marker!r}.", f"Put the markers {begin} and {end} where the part belongs."
         )
     head, tail = text.split(begin, 1)
     return f"{head}{begin}\n{part}\n{end}{tail.split(end, 1)[1]}"

@@ -196,7 +196,7 @@ def read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
         try:
             text = read_regular(prompt_file, or_pipe=True).decode().replace("\r\n", "\n")
         except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+            reason = getattr(error, "strerror", None) or "the file is not UTF-8 text"
             raise PromptError(f"{prompt_file} cannot be read: {reason}.", "Give a text file.") from None
     else:
         text = sys.stdin.read() if prompt == "-" else str(prompt)

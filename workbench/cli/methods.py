@@ -61,7 +61,9 @@ def methods(
     if name is not None:
         rows = [row for row in rows if row["name"] == name]
         if not rows:
-            raise UnknownNameError(f"{connect} has no method {name!r}.", "`workbench methods --connect` lists them.")
+            raise UnknownNameError(
+                f"{connect} has no method {name!r}.", "`workbench methods --connect URL` lists the server's methods."
+            )
     if as_json:
         print(json.dumps(rows if name is None else rows[0], ensure_ascii=False, indent=2))
     elif name is not None:

@@ -26,7 +26,9 @@ def notebooks(
     try:
         from workbench.site import notebook_pairs
     except ModuleNotFoundError as error:
-        raise WorkbenchError(f"{error.name} is missing.", 'Install it: pip install -e ".[notebooks]".') from error
+        raise WorkbenchError(
+            f"{error.name} is missing.", 'Install the packages for notebooks: pip install -e ".[notebooks]".'
+        ) from error
 
     target_folder = folder or notebook_pairs.FOLDER
     chosen = [Path(name).stem for name in names or notebook_pairs.names(target_folder)]

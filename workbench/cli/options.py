@@ -73,7 +73,9 @@ Settings = Annotated[
         autocompletion=complete.settings,
     ),
 ]
-Temperature = Annotated[float, typer.Option(help="0: greedy; 1: sample from the model's own distribution.")]
+Temperature = Annotated[
+    float, typer.Option(help="Sampling temperature; 0: greedy; 1: sample from the model's own distribution.")
+]
 TopK = Annotated[int, typer.Option(help="Sample from the k most likely tokens; 0: off.")]
 TopP = Annotated[float, typer.Option(help="Sample from the most likely tokens with this total probability; 1: off.")]
 MaxNewTokens = Annotated[int, typer.Option(min=1, help="Maximum number of new tokens.")]

@@ -21,7 +21,9 @@ def site(
     try:
         from workbench.site import build, execution, notebook_pairs
     except ModuleNotFoundError as error:
-        raise WorkbenchError(f"{error.name} is missing.", 'Install it: pip install -e ".[docs]".') from error
+        raise WorkbenchError(
+            f"{error.name} is missing.", 'Install the packages for the site: pip install -e ".[docs]".'
+        ) from error
 
     sources = [notebook_pairs.FOLDER / f"{name}.ipynb" for name in notebook_pairs.names()]
     executed = execution.bring_up_to_date(

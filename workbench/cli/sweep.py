@@ -46,7 +46,7 @@ def sweep(
     ] = None,
     method: Method = None,
     settings: Settings = None,
-    prompt: Annotated[list[str] | None, typer.Option(help="A text to continue; repeatable.")] = None,
+    prompt: Annotated[list[str] | None, typer.Option(help="Prompt: a text to continue; repeatable.")] = None,
     group: Annotated[list[str] | None, typer.Option(help="Use bundled prompts of this group; repeatable.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of prompts of each group.")] = 2,
     repeats: Annotated[int, typer.Option(min=1, help="Number of runs of each prompt in each cell.")] = 2,

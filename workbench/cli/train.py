@@ -19,7 +19,9 @@ from workbench.training.options import KINDS, convert
 
 
 def train(
-    name: Annotated[str | None, typer.Argument(help="Training recipe; without one, all recipes are listed.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="Name of the training recipe; without a name, all recipes are listed.")
+    ] = None,
     settings: Settings = None,
     target: Annotated[
         str | None,

@@ -34,7 +34,7 @@ def unreachable(url: str, problem: BaseException, has_key: bool = False) -> Work
         return WorkbenchError(f"{url} did not answer in time.", "Try again, or look at the server's log.")
     if isinstance(problem, httpx.TransportError):
         return WorkbenchError(
-            f"No server answers at {url}.", "Start the app there (`python app.py`), or check the address."
+            f"No server answers at {url}.", "Start the app at this address (`python app.py`), or check the address."
         )
     if isinstance(problem, httpx.HTTPStatusError):
         if problem.response.status_code == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:

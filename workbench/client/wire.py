@@ -190,8 +190,10 @@ def data_url(image: Any) -> str:
         try:
             raw = read_regular(Path(image).expanduser())
         except (OSError, TypeError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or "it is not a path"
-            raise PromptError(f"The image cannot be read: {reason}.", "Give a file, or its bytes.") from None
+            reason = getattr(error, "strerror", None) or "the given value is not a path"
+            raise PromptError(
+                f"The image cannot be read: {reason}.", "Give the path of an image file, or the bytes of an image."
+            ) from None
     return f"data:image/{_format(raw)};base64,{base64.b64encode(raw).decode('ascii')}"
 
 

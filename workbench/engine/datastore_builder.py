@@ -246,7 +246,7 @@ def _tokenise(
                     text = piece.decode()
                 except UnicodeDecodeError:
                     raise WorkbenchError(
-                        f"{file} is not UTF-8 text.", "Convert the file to UTF-8, or leave it out."
+                        f"{file} is not UTF-8 text.", "Convert the file to UTF-8, or leave the file out."
                     ) from None
                 _save(path, np.array(encode_text(tokenizer, text), dtype))
             pieces.append(path)

@@ -161,7 +161,7 @@ def create_image_change(models: Models, request: Request, images: Sequence[Image
     if not torch.equal(inputs["input_ids"], request.image_inputs["input_ids"].cpu()):
         raise PromptError(
             "The changed images would have another number of vision tokens than the original images.",
-            "Start a new run with these images.",
+            "Start a new run with the changed images.",
         )
     return ImageChange(fitted, inputs, receiver)
 

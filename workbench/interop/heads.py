@@ -124,7 +124,7 @@ def _ours(name: str) -> Ours:
     target = str(config.get("target"))
     if (target_folder := folder_of(target)) is None:
         raise ModelError(
-            f"{name} was trained for {target}, which is not on this machine; its configuration is needed.",
+            f"{name} was trained for {target}, whose configuration is needed but is not on this machine.",
             f"Load {target} once, which downloads it; `workbench models` lists the targets.",
         )
     return Ours(heads_folder.resolve().name, config, weights, target, config_of(target_folder))

@@ -75,15 +75,18 @@ def _why_not(facts: dict[str, Any], family: str, names: set[str]) -> str:
     if family not in FAMILIES:
         return f"its family is {family!r}"
     if facts.get("general.type", "model") != "model":
-        return f"it contains {facts['general.type']!r}, not a model"
+        return f"the file contains {facts['general.type']!r}, not a model"
     if facts.get("split.count", 0) > 1:
-        return f"it is one of {facts['split.count']} parts (llama-gguf-split --merge joins them)"
+        return (
+            f"the file is one of {facts['split.count']} parts of a split model (llama-gguf-split --merge "
+            f"joins the parts)"
+        )
     if facts.get(f"{family}.expert_count"):
-        return "it is a mixture of experts"
+        return "the model is a mixture of experts"
     if scaling not in ("none", "") or "rope_freqs.weight" in names:
         return "its RoPE is scaled in a way that its metadata describes only in part"
     if "token_embd.weight" not in names:
-        return "it has no embedding weights"
+        return "the file has no embedding weights"
     return _positions(facts, family)
 
 
@@ -96,7 +99,7 @@ def _positions(facts: dict[str, Any], family: str) -> str:
     if fields.get("rope.dimension_count", head) != head:
         return "its RoPE rotates only a part of each attention head"
     if 0 < fields.get("attention.sliding_window", 0) < fields["context_length"]:
-        return "it uses sliding-window attention"
+        return "the model uses sliding-window attention"
     return ""
 
 

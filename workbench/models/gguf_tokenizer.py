@@ -106,7 +106,7 @@ def _model(
         scores = facts.get("ggml.scores")
         if scores is None or len(scores) < len(ids):
             raise ModelError(
-                f"The tokenizer in {file} cannot be read: it has fewer token scores than tokens.", DAMAGED_ADVICE
+                f"The tokenizer in {file} cannot be read: the file has fewer token scores than tokens.", DAMAGED_ADVICE
             )
         mergeable = {token: i for token, i in ids.items() if kinds[i] not in (CONTROL, UNKNOWN, BYTE)}
         merges = generate_merges(mergeable, {token: float(scores[i]) for token, i in mergeable.items()})

@@ -24,7 +24,7 @@ def why_not_masked(target: str, is_masked: bool, needs: Collection[str]) -> str:
     if not is_masked and MASKED_LM in needs:
         return (
             f"This method needs a masked-diffusion model, and {target} generates text from left to right. "
-            f"Choose one such as diffusion-target."
+            f"Choose a masked-diffusion target, such as diffusion-target."
         )
     return ""
 

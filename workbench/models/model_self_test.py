@@ -90,7 +90,9 @@ def run_self_test(runner: Runner) -> SelfTestResult:
                 result = _compare(runner, text)
         except Exception as error:  # models raise many types when called in an unexpected way
             if TreeCache.__name__ in str(error):  # e.g. MiniMax: its error names the cache class that was passed
-                return SelfTestResult("it supports only its own class of KV cache, which cannot drop rejected drafts")
+                return SelfTestResult(
+                    "the model supports only its own class of KV cache, which cannot drop rejected drafts"
+                )
             message = f"{type(error).__name__}: {error}".splitlines()[0][:160]
             return SelfTestResult(f"its forward pass fails with explicit position ids and attention masks ({message})")
         if result == SelfTestResult():

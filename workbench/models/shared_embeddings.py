@@ -88,7 +88,8 @@ def load_with_shared_embeddings(folder: Path, config: Any, dtype: torch.dtype) -
         missing = model_class(config).state_dict().keys() - weights.keys() - {_EMBEDDING, _HEAD}
     if missing:
         raise ModelError(
-            f"{folder} is incomplete: weights such as {min(missing)} are missing.", "Download the folder again."
+            f"The draft model in {folder} is incomplete: weights such as {min(missing)} are missing.",
+            "Download the folder again.",
         )
     weights = expand_rows(weights, embedding, target_rows.get(_HEAD, embedding))
     remove_storage_entry(config)

@@ -253,7 +253,7 @@ class EngineThread:
                 self.failures = 0
             return worked
         except BaseException as error:
-            log.exception("an engine failed; ending its runs")
+            log.exception("an engine failed, and its runs are ended")
             self.failures += 1
             for sequence in [*loaded.engine.running, *loaded.engine.waiting]:
                 sequence.status, sequence.error = ERROR, error

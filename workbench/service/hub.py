@@ -108,7 +108,7 @@ def _model_info(name: str, patience_s: float) -> ModelInfo | None:
         return HfApi().model_info(name, timeout=patience_s, files_metadata=True)
     except GatedRepoError as error:
         raise ModelError(
-            f"{name} is gated: its owners must grant you access.",
+            f"The model {name} is gated on the Hugging Face Hub: its owners must grant you access.",
             f"Ask for access on the model's page, and set HF_TOKEN where the backend runs. {offline_models_hint()}",
         ) from error
     except RepositoryNotFoundError as error:

@@ -121,13 +121,13 @@ def _bytes_of(data: Any) -> bytes:
         prefix = _URL.match(data[:100])
         if prefix is None:
             raise PromptError(
-                "The data-URL has no image in base64.", 'It must begin with "data:image/png;base64,", for example.'
+                "The data-URL has no image in base64.", 'A data-URL begins with "data:image/png;base64,", for example.'
             )
         _check_bytes(len(data) * 3 // 4)
         try:
             raw = base64.b64decode(data[prefix.end() :], validate=True)
         except (binascii.Error, ValueError):
-            raise PromptError("The data-URL is damaged: it is not base64.", _REMEDY) from None
+            raise PromptError("The data-URL of the image is damaged: its data are not base64.", _REMEDY) from None
     elif isinstance(data, (str, Path)):
         try:
             path = Path(data).expanduser()

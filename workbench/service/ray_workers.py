@@ -86,7 +86,9 @@ def _measure(cell: Cell, options: tuple[tuple[str, Any], ...]) -> tuple[Result, 
         _host(options), cell, lambda: False, worker=f"{socket.gethostname()} {os.getpid()}"
     ):
         outcome = content if kind == END else outcome
-    assert outcome is not None, "the measurement of a cell always ends with an END event unless it is stopped"
+    assert outcome is not None, (
+        "the measurement of a sweep cell ends with an END event, unless the measurement is stopped"
+    )
     return outcome
 
 

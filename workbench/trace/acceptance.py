@@ -135,7 +135,10 @@ def _leviathan(rounds: Sequence[Round], rules: Mapping[str, Rule]) -> Definition
         {rule.title.lower() for rule, is_later_sibling in zip(others, is_later, strict=True) if not is_later_sibling}
     )
     unknown = sum(rule is None for _, rule in tested)
-    notes = ["min(1, p/q) of the first draft at each position: p if it is deterministic, 0 or 1 in greedy decoding."]
+    notes = [
+        "Mean of min(1, p/q) of the first draft token at each position. The value is p for a deterministic "
+        "draft, and 0 or 1 in greedy decoding."
+    ]
     if n_later:
         notes.append(f"Excludes {n_later} later siblings, which were tested against a residual distribution.")
     if other_rules:

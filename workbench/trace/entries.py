@@ -113,7 +113,9 @@ def entry_of(file: Path) -> dict[str, Any] | None:
     if type(version) is not int:
         raise WorkbenchError("The index entry in this file is damaged.")
     if version > VERSION:
-        raise WorkbenchError("A newer version of the workbench saved this run.", "Update the workbench to read it.")
+        raise WorkbenchError(
+            "A newer version of the workbench saved this run.", "Update the workbench to read this run."
+        )
     return entry if version == VERSION else None
 
 

@@ -106,7 +106,7 @@ def read_parquet(data: bytes) -> Trace:
             raise WorkbenchError(
                 f"This trace has schema version {run['schema']}; this version of the workbench reads schemas up "
                 f"to {SCHEMA_VERSION}.",
-                "Update the workbench to open it.",
+                "Update the workbench to open this trace.",
             )
         trace = frames.from_frames(frames.flatten(pl.DataFrame([run], schema=frames.RUN), nested))
     except ValueError as error:

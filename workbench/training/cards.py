@@ -120,12 +120,12 @@ def _comparison(measured: Figures) -> str:
         same, n = measured["same_text"], measured["prompts"]
         return (
             f"τ of `{measured['method']}` on {n} prompts, greedy: {before:.3f} with float16 weights, {after:.3f} with"
-            f" these; ratio {value:.3f}{interval}. {same} of {n} texts are the same."
+            f" these weights; ratio {value:.3f}{interval}. {same} of {n} texts are the same."
         )
     before, after = measured["right"]
     return (
         f"Of {measured['answers']:,} greedy answers to held-out problems, {measured['same_text']:,} have the same text"
-        f" as with float16 weights; {before:,} are right with float16 weights and {after:,} with these"
+        f" as with float16 weights; {before:,} are correct with float16 weights and {after:,} with these"
         f" ({measured['gained']} gained, {measured['lost']} lost)."
     )
 

@@ -158,7 +158,7 @@ class TrainedState(InspectableState, Generic[_L]):
         if not weights.matches(digits):
             raise ModelError(
                 f"The file of weight changes is damaged, or belongs to another {weights.label}.",
-                f"Use the {weights.label} for which it was saved, or start without the file.",
+                f"Use the {weights.label} for which the file was saved, or start without the file.",
             )
         n_steps = int(check_array(arrays, STEPS_KEY, (1,), 0, MAX_STEPS, whole=True)[0])
         shapes = {name: tuple(weight.shape) for name, weight, _ in weights.pairs()}

@@ -133,7 +133,9 @@ def reset(sequence: Sequence) -> None:
     """
     state = _state(sequence)
     if sequence.drafter.state_key() is None:
-        raise MethodUnavailableError(f"The {state.title.lower()} is read-only.", AFTER)
+        raise MethodUnavailableError(
+            f"The {state.title.lower()} of this drafter is read-only, so it cannot be changed.", AFTER
+        )
     state.clear()
     release_drafter(sequence)
     state.clear()  # again, because `release` may have added the sequence's own entries to it

@@ -124,7 +124,7 @@ def match_tensors(
     missing = [part.stored_name for part in parts if part.stored_name not in stored.shapes and not part.optional]
     if missing:
         raise ModelError(
-            f"{stored.folder} has the layout {layout}, but lacks {_some(missing)}.",
+            f"The checkpoint {stored.folder} has the layout {layout}, but lacks the tensors {_some(missing)}.",
             "Download or convert the checkpoint again: all the missing tensors are needed.",
         )
     for part in parts:
@@ -139,8 +139,8 @@ def match_tensors(
     unknown = [name for name in sorted(stored.shapes) if name not in expected and not name.endswith(COMPUTED)]
     if unknown:
         raise ModelError(
-            f"{stored.folder} has the layout {layout}, but also unknown tensors ({_some(unknown)}); ignoring "
-            f"them would make the drafts wrong.",
+            f"The checkpoint {stored.folder} has the layout {layout}, but also unknown tensors "
+            f"({_some(unknown)}); ignoring these tensors would make the drafts wrong.",
             "Use heads whose tensors follow the published layout.",
         )
     return {part.name: part.stored_name for part in parts if part.stored_name in stored.shapes}

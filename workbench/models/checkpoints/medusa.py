@@ -108,8 +108,8 @@ def _of_vllm(stored: CheckpointFiles) -> Checkpoint:
         )
     elif min(rows, config_rows) != vocab_size:
         raise ModelError(
-            f"{stored.folder} proposes {min(rows, config_rows):,} of {vocab_size:,} tokens, but lacks `token_map`, "
-            "the list of their ids.",
+            f"The heads in {stored.folder} propose {min(rows, config_rows):,} of {vocab_size:,} tokens, but the "
+            f"file lacks `token_map`, the list of the tokens' ids.",
             "Download the checkpoint again: without the list, the drafted tokens are unknown.",
         )
     facts: dict[str, Any] = {"hidden_size": width, "vocab_size": vocab_size, "n_heads": n_heads, "n_layers": n_layers}

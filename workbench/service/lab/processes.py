@@ -75,7 +75,7 @@ def lock_for_child(file: Path) -> Iterator[tuple[int, ...]]:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise CapacityError(
-                        "This training run is still in progress.", "Wait until the run ends, or stop it."
+                        "This training run is still in progress.", "Wait until the training run ends, or stop the run."
                     ) from None
                 time.sleep(0.02)
         yield (descriptor,)

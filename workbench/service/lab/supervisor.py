@@ -78,7 +78,8 @@ class Lab:
         folder = self.folder / "runs" / run_id if isinstance(run_id, str) and is_id(run_id) else None
         if folder is None or not (folder / "run.json").is_file():
             raise UnknownNameError(
-                "The lab has no training run of this name any more.", "Choose another run, or train a new head."
+                "The lab has no training run of this name any more.",
+                "Choose another training run, or train a new head.",
             )
         self._reap()
         return LabRun(folder)
@@ -168,7 +169,7 @@ class Lab:
         with self._locked():
             run = self.run(run_id)
             if run.is_training:
-                raise CapacityError("This training run is still in progress.", "Stop the run first.")
+                raise CapacityError("This training run is still in progress.", "Stop the training run first.")
             if run.folder.is_symlink():
                 run.folder.unlink()
                 return

@@ -71,8 +71,10 @@ def _about_stalls(found: TimeBreakdown) -> list[str]:
         return []
     which = [f"{found.stalled} of {found.rounds} rounds"] if found.stalled else []
     which += [f"{found.plain_stalled} of the plain run's"] if found.plain_stalled else []
-    rounds = f"{' and '.join(which)} stalled: they took more than {TIMES:.0f} times as long as comparable rounds"
-    return [f"{rounds}, because the machine was busy. The following figures exclude them."]
+    rounds = (
+        f"{' and '.join(which)} stalled: such a round took more than {TIMES:.0f} times as long as comparable rounds"
+    )
+    return [f"{rounds}, because the machine was busy. The following figures exclude the stalled rounds."]
 
 
 def _about_the_formula(found: TimeBreakdown) -> list[str]:
@@ -103,9 +105,12 @@ def _about_lengths(lengths: LengthPredictions | None, measured: Estimate | None)
     oracle = f"Drafting exactly the accepted tokens would give {ceiling}, as predicted from the run's mean times"
     if best.depth == 0 and best.relative > 1 + SMALL:
         if measured is not None and measured.verdict == SLOWER:
-            return [f"Plain decoding is faster: {1 / measured.value:.2f} times this speed. {oracle}."]
+            return [f"Plain decoding is faster: {1 / measured.value:.2f} times as fast as this method. {oracle}."]
         others = "one run is not conclusive" if measured is None else f"over several pairs, {measured.sentence}"
-        return [f"In this run plain decoding gives {best.relative:.2f} times this speed; {others}. {oracle}."]
+        return [
+            f"In this run, plain decoding would be {best.relative:.2f} times as fast as the recorded "
+            f"rounds; {others}. {oracle}."
+        ]
     if best.relative > 1 + SMALL:
         return [f"Drafts of at most {best.depth} levels would give {best.relative:.2f} times this speed. {oracle}."]
     return [f"No shorter draft would be faster. {oracle}."]

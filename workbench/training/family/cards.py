@@ -75,9 +75,9 @@ def _lm_head_text(net: Figures) -> str:
         return ""
     n_tokens = net["draft_vocab_size"]
     return (
-        f" Its own LM head has {n_tokens:,} tokens."
+        f" The head has an LM head of its own for {n_tokens:,} tokens."
         if n_tokens
-        else " It has no LM head of its own and uses the target's."
+        else " The head has no LM head of its own and uses the target's LM head."
     )
 
 
@@ -129,7 +129,9 @@ def _storage_text(stored: Figures, measured: Figures) -> str:
 def _start_text(before: Figures, average: str | None) -> str:
     """Return a text on the earlier training runs that a run started from, and the share of their weights in its net."""
     share = float(average or 0)
-    average_note = f" The final weights average these ({share:.0%}) and this run's." if share else ""
+    average_note = (
+        f" The final weights are the average of these weights ({share:.0%}) and those of the last run." if share else ""
+    )
     losses = losses_of(before)
     line = f"- **Started** from finished weights {_run_text(before)}. Losses of that run: {losses}.{average_note}"
     while "begun" in before:
@@ -165,7 +167,7 @@ def _approximate_text(kind: str) -> str:
 
 def _vocabulary(config: Figures, figures: Figures) -> str:
     return (
-        f"- **Vocabulary**: it proposes {len(config[KEY]):,} tokens, the target's most frequent ones (VocabTrim, Goel"
+        f"- **Vocabulary**: it proposes only {len(config[KEY]):,} tokens, the target's most frequent tokens (VocabTrim, Goel"
         f" et al. 2025, arXiv 2506.22694); they make up {figures['covered']:.1%} of the target's tokens in answers to"
         " held-out prompts."
     )

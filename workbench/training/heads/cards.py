@@ -16,8 +16,8 @@ def card(model: TrainedModel) -> str:
         f"A feature drafter of one decoder layer for the frozen `{config['target']}`."
         f" {registry.heads()[kind].idea.format(**net)}",
         "",
-        f"- **Shape**: {config['parameters']:,} parameters ({shape}); embedding and LM head are the target's and not"
-        " stored here.",
+        f"- **Shape**: {config['parameters']:,} parameters ({shape}); embedding and LM head are the target's "
+        f"and are not part of these files.",
         f"- **Training**: `workbench train vision-heads --set method={kind}`, on questions about"
         " rendered scenes and on the target's features over the answers. " + " Then ".join(map(_run, runs_of(figures))),
         f"- **Loss**: {config['loss']}; at the end (smoothed): {losses_of(figures)}.",
