@@ -78,10 +78,10 @@ def invalid_commands(folder: Path) -> dict[tuple[str, ...], str]:
             *hello,
             "--method",
             "vlm-draft",
-        ): "this one has none. Give an image with --image FILE and --target vision-target",
+        ): "this prompt has none. Give an image with --image FILE and --target vision-target",
         (*hello, "--method", "vlm-draft", "--target", "vision-target"): "vlm-draft needs a prompt with images",
         (*hello, "--image", str(files["cut.png"])): "text-target reads text only. Leave out --image",
-        (*vision, str(files["damaged.png"])): f"{files['damaged.png']}: This is not an image",
+        (*vision, str(files["damaged.png"])): f"{files['damaged.png']}: The file is not an image",
         (*vision, str(files["cut.png"])): f"{files['cut.png']}: The image is damaged",
         (*vision, str(folder)): "Is a directory",
         (*vision, "/no/such.png"): "/no/such.png cannot be read: No such file",
@@ -253,7 +253,7 @@ def test_a_hub_id_is_checked_before_anything_is_loaded(tmp_path: Path) -> None:
         ),
         (
             gated,
-            "--target: The model owner/gated is gated on the Hugging Face Hub: its owners must grant you access. Ask for access",
+            "--target: The model owner/gated is gated on the Hugging Face Hub: its owners must grant you access. Ask ",
         ),
         (lane, "--lane: The Hugging Face Hub has no model owner/missing"),
     ]

@@ -110,11 +110,11 @@ BAD: dict[str, tuple[tuple[dict[str, Any], layouts.Shapes], Spoil, str]] = {
     "pickle": (EAGLE, pickled, r"pytorch_model.bin is a pickle.*weights_only=True"),
     "empty": (EAGLE, lambda f, c, s: f.mkdir() or f, "has no \\*.safetensors"),
     "config": (EAGLE, lambda f, c, s: _damaged(write(f, c, s)), "config.json is damaged"),
-    "missing": (EAGLE, without("layers.0.mlp.up_proj.weight"), "lacks layers.0.mlp.up_proj.weight"),
+    "missing": (EAGLE, without("layers.0.mlp.up_proj.weight"), "lacks the tensors layers.0.mlp.up_proj.weight"),
     "unknown-tensor": (
         EAGLE,
         lambda f, c, s: write(f, c, s | {"layers.0.input_layernorm.weight": (16,)}),
-        "also the unknown tensors layers.0.input_layernorm.weight",
+        "also unknown tensors \\(layers.0.input_layernorm.weight",
     ),
     "width": (
         EAGLE,
@@ -139,7 +139,7 @@ BAD: dict[str, tuple[tuple[dict[str, Any], layouts.Shapes], Spoil, str]] = {
     "d2t-out": (EAGLE3, with_tensors(d2t=torch.full((32,), 250)), r"`d2t` in .* has token 257 at index 7"),
     "d2t-twice": (EAGLE3, with_tensors(d2t=-torch.arange(32)), "has token 0 twice"),
     "t2d": (EAGLE3, with_tensors(t2d=torch.ones(257, dtype=torch.bool)), r"have different tokens \(32 and 257\)"),
-    "no-d2t": (EAGLE3, without("d2t"), "proposes 32 of 257 tokens, but lacks `d2t`"),
+    "no-d2t": (EAGLE3, without("d2t"), "propose 32 of 257 tokens, but the file lacks `d2t`"),
     "draft-size": (
         EAGLE3,
         with_config(draft_vocab_size=64),

@@ -233,7 +233,7 @@ def test_a_draft_model_is_trained_and_drafts(
     with pytest.raises(ParameterError, match="both the model to start from and the output folder"):
         recipes.run("chat-drafter", fresh | {"out": out}, quiet)
     for folder in (tmp_path / "none", Path("text-drafter"), Path("assets/models/text-drafter")):
-        with pytest.raises(ParameterError, match="not a drafter that this recipe trained for text-target"):
+        with pytest.raises(ParameterError, match="not a drafter that the recipe chat-drafter trained for text-target"):
             recipes.run("chat-drafter", fresh | {"begin": folder, "out": tmp_path / "third"}, quiet)
 
 

@@ -86,7 +86,7 @@ class SharedHead:
         ids, size = config.get(KEY), head.get_parameter("weight").shape[0]
         if ids is not None and not _are_tokens(ids, size):
             raise ModelError(
-                f"The entry `{KEY}` of the heads is not an increasing list of token ids of the target ({size:,} tokens).",
+                f"The heads' entry `{KEY}` is not an increasing list of token ids of the target ({size:,} tokens).",
                 "Train the heads again for this target, or download them again.",
             )
         self._head, self._size = head, size

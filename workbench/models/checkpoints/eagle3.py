@@ -58,8 +58,8 @@ def read_eagle3(stored: CheckpointFiles) -> Checkpoint | None:
         )
     if n_proposed != facts["vocab_size"] and "d2t" not in stored.shapes:
         raise ModelError(
-            f"The heads in {stored.folder} propose {n_proposed:,} of {facts['vocab_size']:,} tokens, but the file lacks "
-            "`d2t`, the map to the target's token ids.",
+            f"The heads in {stored.folder} propose {n_proposed:,} of {facts['vocab_size']:,} tokens, but the file "
+            "lacks `d2t`, the map to the target's token ids.",
             "Download the checkpoint again: without the map, the drafted tokens are unknown.",
         )
     shapes = layer_shapes(facts, 2 * width) | {
@@ -81,7 +81,7 @@ def read_eagle3(stored: CheckpointFiles) -> Checkpoint | None:
     tensor_names = match_tensors(stored, layout, parts, unread)
     if "d2t" in stored.shapes and stored.shapes["d2t"] != (n_proposed,):
         raise ModelError(
-            f"`d2t` in {stored.folder} maps {stored.shapes['d2t'][0]:,} tokens, but the LM head has {n_proposed:,} rows.",
+            f"`d2t` in {stored.folder} maps {stored.shapes['d2t'][0]:,} tokens; the LM head has {n_proposed:,} rows.",
             "Download the checkpoint again: the map of token ids belongs to other heads.",
         )
     draft_tokens, order = draft_vocabulary(stored, facts["vocab_size"])

@@ -167,9 +167,9 @@ def _approximate_text(kind: str) -> str:
 
 def _vocabulary(config: Figures, figures: Figures) -> str:
     return (
-        f"- **Vocabulary**: it proposes only {len(config[KEY]):,} tokens, the target's most frequent tokens (VocabTrim, Goel"
-        f" et al. 2025, arXiv 2506.22694); they make up {figures['covered']:.1%} of the target's tokens in answers to"
-        " held-out prompts."
+        f"- **Vocabulary**: it proposes only {len(config[KEY]):,} tokens, the target's most frequent tokens "
+        f"(VocabTrim, Goel et al. 2025, arXiv 2506.22694); they make up {figures['covered']:.1%} of the target's "
+        "tokens in answers to held-out prompts."
     )
 
 
