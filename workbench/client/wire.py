@@ -62,7 +62,9 @@ def check_integer(name: str, value: Any, least: int = 0, most: int = INTEGERS - 
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not least <= value <= most or value != int(value):
         to = f" to {most}" if most < INTEGERS - 1 else ""
-        raise ParameterError(f"{name} is not a whole number from {least}{to}.", "Give a number in this range.")
+        raise ParameterError(
+            f"{name} is not a whole number from {least}{to}.", "Give a whole number in the stated range."
+        )
     return int(value)
 
 

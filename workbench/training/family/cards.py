@@ -104,7 +104,7 @@ def _ranks(config: Figures, agrees: str) -> list[str]:
     if not config.get(RANKED):
         return []
     rows = [(str(k + 1), *(f"{sum(row[:best]):.3f}" for best in BEST)) for k, row in enumerate(config[RANKED])]
-    correct_token = "the token of the text" if "the text has" in agrees else "the target's most probable token"
+    correct_token = "the next token of the text" if "the text has" in agrees else "the target's most probable token"
     caption = (
         "Share of the positions of held-out answers at which one of the most probable tokens of a head is "
         f"{correct_token}:"
