@@ -445,7 +445,7 @@ def test_sequence_that_stops_drafting_does_not_stop_others(text: Models) -> None
     for row, n in ((long, 11), (brief, 2)):
         assert row.trace is not None
         assert row.trace.token_ids == model_helpers.hf_greedy(text.target.model, PROMPT[:n], 19)
-    assert any("positions" in w for w in long.trace.footer.warnings)  # type: ignore[union-attr]
+    assert any("which the text has filled" in w for w in long.trace.footer.warnings)  # type: ignore[union-attr]
     assert brief.trace.footer.warnings == []  # type: ignore[union-attr]
 
 

@@ -110,7 +110,7 @@ def test_the_state_of_a_run_in_progress_is_reset_and_loaded(users: tuple[Workben
     file = run.memory("save")["data"]
     assert run.memory("reset")["entries"] == 0
     assert run.memory("load", file)["entries"] == full["entries"]
-    with pytest.raises(WorkbenchError, match="broken"):
+    with pytest.raises(WorkbenchError, match="damaged"):
         run.memory("load", file[:-1])
     run.cancel()
 

@@ -168,7 +168,7 @@ def test_runs_share_answers_only_with_equal_settings() -> None:
 def test_a_resumed_run_that_is_killed_is_reported_as_killed_and_a_training_run_cannot_be_deleted(lab: Lab) -> None:
     run = lab.start(make_request())
     wait_until(lambda: step_of(run) >= 1)
-    with pytest.raises(CapacityError, match="being trained"):
+    with pytest.raises(CapacityError, match="still in progress"):
         lab.delete(run.id)
     assert (run.folder / "run.json").is_file()
     lab.stop(run.id)
@@ -207,7 +207,7 @@ def test_a_training_run_without_saved_process_id_is_found_by_its_lock(lab: Lab) 
     )
     other = Lab(lab.folder, TOY)
     assert other.run(run.id).state == RUNNING
-    with pytest.raises(CapacityError, match="is being trained"):
+    with pytest.raises(CapacityError, match="training run is in progress"):
         other.start(make_request())
     with pytest.raises(CapacityError, match="Stop the training run first"):
         other.delete(run.id)

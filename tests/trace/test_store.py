@@ -323,10 +323,10 @@ def test_newer_entry_and_newer_index_are_refused(store: RunStore) -> None:
     run, other = store.save(recorded()), store.save(recorded())
     path = store.folder / "runs" / f"{run}.parquet"
     with_metadata(path, **{ENTRY: json.dumps(store.entry(run) | {"version": VERSION + 1})})
-    with pytest.raises(WorkbenchError, match="newer workbench"):
+    with pytest.raises(WorkbenchError, match="newer version of the workbench"):
         store.entry(run)
     assert ids(store) == [other]
-    assert "newer workbench" in store.problems[path.name]
+    assert "newer version of the workbench" in store.problems[path.name]
     with_metadata(store.folder / "index.parquet", **{"workbench.index": json.dumps({"version": VERSION + 1})})
     with pytest.raises(WorkbenchError, match="Update the workbench"):
         store.find()

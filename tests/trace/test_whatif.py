@@ -169,7 +169,7 @@ def test_rounds_without_a_draft_count_as_plain_decoding() -> None:
 
 def test_baseline_of_another_run_is_refused() -> None:
     for change in ({"target": "x"}, {"dtype": "bfloat16"}, {"prompt_tokens": [1]}):
-        with pytest.raises(WorkbenchError, match="another"):
+        with pytest.raises(WorkbenchError, match="differ in their"):
             whatif.time_breakdown(RUN, Trace(header("autoregressive", **change), PLAIN.rounds))
     with pytest.raises(WorkbenchError, match="no rounds"):
         whatif.time_breakdown(Trace(header()))

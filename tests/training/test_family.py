@@ -699,13 +699,13 @@ def test_one_command_trains_a_head_that_drafts_and_resumes_after_a_kill(
     with pytest.raises(ParameterError, match="ffn=16"):
         recipes.run("eagle-3", chosen | {"ffn": 32}, quiet)
     before = (folder / "model.safetensors").read_bytes()
-    with pytest.raises(ParameterError, match="finished head in") as refused:
+    with pytest.raises(ParameterError, match="contains a finished head") as refused:
         recipes.run("eagle-3", chosen | {"work": tmp_path / "elsewhere"}, quiet)
     assert f"--head FOLDER/{folder.name}" in refused.value.remedy
     assert (folder / "model.safetensors").read_bytes() == before
     assert not (tmp_path / "elsewhere").exists(), "refused before any answer is written"
     shutil.copytree(folder, tmp_path / "bundled" / folder.name)
-    with pytest.raises(ParameterError, match="finished head in"):  # refused for another folder, too
+    with pytest.raises(ParameterError, match="contains a finished head"):  # refused for another folder, too
         recipes.run("eagle-3", chosen | {"out": tmp_path / "bundled", "resume": False}, quiet)
     work = tmp_path / "work" / "text-target"
     note = work / "heads-eagle-3.pt.settings.json"
