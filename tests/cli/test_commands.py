@@ -157,7 +157,7 @@ def test_a_time_limit_holds_for_the_board_too_which_counts_what_was_left_out(
 
 def test_check_fails_if_a_method_fails(workbench: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> Iterator[checks.Finding]:
-        yield checks.Finding("prompt-lookup", "exact", "greedy text", checks.FAIL, "1 of 2 texts equal")
+        yield checks.Finding("prompt-lookup", "exact", "greedy text", checks.FAIL, "1 of 2 texts are equal")
         yield checks.Finding("prompt-lookup", "exact", "distribution", checks.PASS, "fits")
 
     monkeypatch.setattr(checks, "check_method", broken)

@@ -173,7 +173,11 @@ def invalid_commands(folder: Path) -> dict[tuple[str, ...], str]:
         ("doctor", "medusa", "--set", "node=3"): "Did you mean 'nodes'",
         ("doctor", "--dtype", "int3"): "--dtype",
         ("doctor", "--trace", str(folder)): "Is a directory",
-        ("doctor", "--trace", str(files["text.txt"])): f"{files['text.txt']}: Line 1 is not an event of a trace",
+        (
+            "doctor",
+            "--trace",
+            str(files["text.txt"]),
+        ): f"{files['text.txt']}: Line 1 of the file is not an event of a trace",
         ("serve", "--device", "warp"): "--device",
         ("serve", "--target", "text-targt"): "--target",
         ("serve", "--port", "99999"): "'--port'",

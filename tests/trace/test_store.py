@@ -308,7 +308,7 @@ def test_newer_trace_is_refused_with_the_reason(store: RunStore, tmp_path: Path)
     wire = json.loads(pl.read_parquet_metadata(path)["workbench.run"])
     newer = wire | {"schema": SCHEMA_VERSION + 1, "something_new": [1]}
     with_metadata(path, **{"workbench.run": json.dumps(newer)})
-    with pytest.raises(WorkbenchError, match=f"has schema {SCHEMA_VERSION + 1}") as error:
+    with pytest.raises(WorkbenchError, match=f"has schema version {SCHEMA_VERSION + 1}") as error:
         store.load(run)
     assert error.value.remedy == "Update the workbench to open this trace."
     assert ids(store) == [run], "its entry can still be read"
