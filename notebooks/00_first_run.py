@@ -67,8 +67,8 @@ for model in wb.loaded_models():
 
 # %% [markdown]
 # There are two models with one vocabulary. The large one is the **target**: its text is the text that we want. The
-# small one is the **drafter** (or *draft model*): it is fast and often wrong. (The figures count the weights, copies of
-# the weights in a layout that a CPU reads faster, and a KV cache for several sequences; [01](01_memory_bound.ipynb)
+# small one is the **drafter** (or *draft model*): it is fast and often wrong. (The printed sizes include the weights,
+# copies of the weights in a layout that a CPU reads faster, and a KV cache for several sequences; [01](01_memory_bound.ipynb)
 # looks at the weights alone.)
 #
 # ## One token at a time

@@ -284,9 +284,9 @@ assert best_depth(1.0, 1.0).depth == 0  # always right, but as slow as the targe
 
 # %% [markdown]
 # This shows two things. First, the acceptance rate alone decides nothing: the target always accepts its own drafts and,
-# at c = 1, gains nothing. (If your c for it is far from 1, there was other load on the machine; notebook 10 measures
-# properly.) Second, a shared vocabulary is necessary but not sufficient: the drafter must be trained on the target's
-# kind of text.
+# at c = 1, gains nothing. (If your measured c of the target as its own drafter is far from 1, there was other
+# load on the machine; notebook 10 measures properly.) Second, a shared vocabulary is necessary but not
+# sufficient: the drafter must be trained on the target's kind of text.
 
 # %% [markdown]
 # ## The same computation on a real model

@@ -400,8 +400,9 @@ for word in (" pink", " red", " large"):
 assert (after[" pink"] - after[" large"]).abs().max() > 0.01
 
 # %% [markdown]
-# It does: the drafter has the word as input. The second head's distribution is the same after all three, as we saw.
-# That is the difference, and it has a cost: EAGLE runs its layer once per level, Medusa all heads once per round.
+# The drafter's distribution changes, because the word is its input. The distribution of a second Medusa head is the
+# same after all three words. That is the difference, and it has a cost: EAGLE runs its layer once per level, Medusa
+# all heads once per round.
 #
 # ## How much does the drawn token help?
 #

@@ -182,7 +182,7 @@ assert table["optimum, with replacement"] < table["greedy scheme"] < table["opti
 # **Answer: yes, and no (here).** 0.833 is above 0.771, the optimum of independent drafts. This is no contradiction: a
 # bound holds for **one kind of drafts**. Independent drafts are all in H = {2, 3, 4} with probability 0.9³ = 0.729, and
 # p has 0.5 there; fixed drafts always contain the likely tokens of q. Here the third way stays below 0.949, the optimum
-# without replacement. With other distributions it can exceed it:
+# without replacement. With other distributions the third way can exceed that optimum:
 
 # %%
 p3, q3 = [0.9, 0.05, 0.05], [0.4, 0.3, 0.3]

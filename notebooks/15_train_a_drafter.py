@@ -218,8 +218,8 @@ assert curve[-1][2] > before
 # ## 3 · Good loss, bad acceptance
 #
 # This training is **teacher-forced**: the input of every prediction is the target's true feature. During drafting that
-# holds only for the first drafted token. The second is predicted from the drafter's own predicted feature, the third
-# from two of them.
+# holds only for the first drafted token. The second drafted token is predicted from the drafter's own predicted
+# feature, the third from two predicted features.
 #
 # Now replace *all* input features by the drafter's own predictions, each made from true features. That is similar to
 # depth 2, but harder, because at depth 2 only the newest feature is predicted. It is easier than depth 3, where a
@@ -252,7 +252,7 @@ for name, c in (("first", curve), ("as before, twice as long", same), ("half its
     print(f"{name:24} true features {c[-1][2]:.0%}, own predictions {c[-1][3]:.0%}: {c[-1][3] / c[-1][2]:.2f} of it")
 
 # %% [markdown]
-# Which of them drafts better? Measure it in the engine.
+# Which of these heads drafts better? Measure it in the engine.
 #
 # ## 4 · In the engine
 #

@@ -295,7 +295,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     _m(
         "pass-beside-the-rounds-stays-in-the-cache",
         "kernels.kv_cache:TreeCache.restore_on_exit",
-        DropStatement(0, "assign"),
+        DropStatement(1, "assign"),
         CACHE + "test_positions_are_zeroed_if_buffers_were_allocated_meanwhile",
         why="KV cache entries of a drafter's additional pass are taken for those of the text",
     ),

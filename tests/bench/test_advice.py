@@ -139,7 +139,7 @@ def test_token_ids_of_a_run_are_sent_unchanged() -> None:
         (["a"], {"seconds": 1e9}, ParameterError, "out of range"),
         (["a"], {"methods": ["sufix"]}, UnknownNameError, "suffix"),
         (["a"], {"methods": ["medusa"]}, MethodUnavailableError, "needs Medusa heads"),
-        (["a"], {"methods": ["oracle"]}, MethodUnavailableError, "No method that drafts"),
+        (["a"], {"methods": ["oracle"]}, MethodUnavailableError, "No speculative method"),
     ],
 )
 def test_invalid_requests_are_refused_before_the_first_step(prompts: Any, more: Any, error: type, says: str) -> None:

@@ -95,7 +95,7 @@ def test_a_distribution_test_names_its_number_of_settings_and_skipped_tests_are_
     row["findings"][1]["figures"] = {}
     rows = board.exactness_rows([("m", "M", "exact")], {"m": row})
     assert [board.describe_fit(test) for test in rows[0]["distributions"]] == [
-        "20.5 (19), p = 0.36, worst of 4 settings, n = 1000"
+        "20.5 (19), p = 0.36, worst fit of 4 settings, n = 1000"
     ]
 
 
@@ -138,4 +138,4 @@ def test_a_row_names_its_commit_and_whether_it_is_from_an_earlier_history(monkey
         here = ["git", "-C", str(Path(board.__file__).parent), "cat-file", "-e", commit.rstrip("+")]
         is_here = not subprocess.run(here, capture_output=True, check=False).returncode
         said = board.commit_of({"commit": commit, "history": history})
-        assert said == (commit if is_here else f"{commit} of an earlier repository history")
+        assert said == (commit if is_here else f"{commit} (a commit that is not in this repository's history)")

@@ -47,7 +47,7 @@ def test_text_comparison_detects_a_family_with_wrong_trees(monkeypatch: pytest.M
     monkeypatch.setattr(census, "admit", lambda *_: None)
     found = census.check_family("mpt", model_helpers.letter_tokenizer(64))
     assert found.verdict == DIFFERS
-    assert "0 of 3 texts equal" in found.why, "no text is equal by chance"
+    assert "0 of 3 texts are equal" in found.why, "no text is equal by chance"
 
 
 def test_a_family_that_cannot_be_built_is_reported_with_its_error(monkeypatch: pytest.MonkeyPatch) -> None:

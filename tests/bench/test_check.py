@@ -267,7 +267,7 @@ def test_without_time_a_sample_of_the_settings_is_tried_and_reported(models: Mod
     finding = check_greedy(lookup, models, PROMPTS, max_new_tokens=10, seconds=0)
     others = len(boundary_settings(lookup))
     assert finding.verdict == PASS
-    assert f"a sample, 0 of {others} other settings: there was no time for more" in finding.detail
+    assert f"the time limit allowed only 0 of {others} settings besides the defaults" in finding.detail
     assert finding.figures["tried"] == len(PROMPTS)
     assert (finding.figures["settings"], finding.figures["settings_left_out"]) == (1 + others, others)
     whole = check_greedy(lookup, models, PROMPTS, max_new_tokens=10)

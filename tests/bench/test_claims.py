@@ -156,7 +156,7 @@ def test_answers_and_gain_come_from_the_same_runs(monkeypatch: pytest.MonkeyPatc
     assert found.value == pytest.approx(2**0.5)
     assert found.answers is not None
     assert found.answers["value"] == 0.5
-    assert "1 of 2 answers right, 2 with the exact verifier" in found.setting
+    assert "1 of 2 answers correct, 2 with the exact verifier" in found.setting
 
 
 def test_a_claim_that_lacks_something_is_not_measurable_until_it_was_measured() -> None:
@@ -185,7 +185,7 @@ def test_missing_requirements_of_a_column_follow_from_files_alone(
     known = {c.name: c for c in claims.claims()}
     assert known["prompt-lookup/main"].missing_requirement("smollm2") == ""
     assert known["msd/main"].missing_requirement("smollm2") == "a method for images"
-    assert known["draft-tree/main"].missing_requirement("smollm2") == "no draft model for smollm2 yet"
+    assert known["draft-tree/main"].missing_requirement("smollm2") == "there is no draft model for smollm2 yet"
     assert known["medusa/main"].missing_requirement("smollm2") == "no medusa heads for smollm2 yet"
     assert known["medusa/main"].missing_requirement() == "no medusa heads for text-target yet"
     (tmp_path / "heads").mkdir()

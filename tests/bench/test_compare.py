@@ -100,7 +100,7 @@ def test_evidence_is_that_of_the_lanes_choices() -> None:
     """The exactness board tests a method's default verifier and tree builder, not the others."""
     of = {v: evidence(Lane("draft-tree-sampled", {"verifier": v} | g).configured) for v, g in CHOICES.items()}
     assert "χ² = " in of["lossless"]
-    assert of["independent"].startswith("independent is not exact for ")
+    assert of["independent"].startswith("The verifier independent is not exact with ")
     assert "its output differs from p by TV 0." in of["independent"]
     assert of["k-seq"] == ""  # this setting has no row on the board
     of_itself = evidence(Lane("draft-model", {"grower": "specinfer", "verifier": "k-seq"}).configured)

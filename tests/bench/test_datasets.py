@@ -97,11 +97,11 @@ def test_a_conversation_is_benched_turn_by_turn_and_long_prompts_are_counted() -
     said: list[str] = []
     method = registry.get("prompt-lookup").with_params()
     report = bench_methods(models, [method], prompts, plan, lambda done, total, what: said.append(what))
-    assert said[0] == "answers before follow-up messages"
+    assert said[0] == "generating the answers that precede follow-up messages"
     ran = [(run["question"], run["turn"]) for run in report.runs if run["contender"] == "prompt-lookup"]
     assert sorted(set(ran)) == [(1, 0), (1, 1), (3, 0)]
     assert len(ran) == 6
-    assert report.left_out == {"long, longer than the 58 tokens that the context leaves": 1}
+    assert report.left_out == {"long, longer than the 58 tokens that the target's context leaves for a prompt": 1}
     assert all(sum(run["steps"]) == run["tokens"] == len(run["token_ids"]) for run in report.runs)
     with pytest.raises(PromptError, match="No prompt of the suite fits"):
         bench_methods(models, [], prompts[1:2], plan)

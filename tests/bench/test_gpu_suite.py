@@ -77,7 +77,7 @@ def test_one_table_has_our_engine_and_hugging_face_for_every_target_and_names_th
     assert made.settings["left out"].startswith("huge: ")
     n_bytes = bandwidth.bytes_read(random_pair(TINY, torch.device(device), torch.float64, 20).target.model)
     assert f"reads {n_bytes / 1e9:.3g} GB, which takes" in made.settings[f"forward pass of {group}"]
-    assert "of that rate" in made.settings[f"forward pass of {group}"]
+    assert "of the copy rate" in made.settings[f"forward pass of {group}"]
     assert {run["group"] for run in made.runs} == {group}
     assert "left out huge" in made.to_markdown(by_group=True)
 

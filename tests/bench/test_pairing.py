@@ -91,7 +91,7 @@ def test_runs_are_interleaved_and_differ_only_in_the_method() -> None:
     assert {str(params) for method, params, _ in timed if method == "autoregressive"} == {"{'temperature': 0.5}"}
     assert all(device.is_timed)
     assert device.forgotten == len(device.started)
-    assert last.ended == "the interval lies on one side of 1×"
+    assert last.ended == "the speed-up's interval lies entirely on one side of 1×"
     assert last.estimate is not None
     assert last.estimate.verdict == "faster"
 

@@ -237,7 +237,11 @@ def test_a_report_is_written_in_all_forms_and_read_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("data", "says"),
-    [(b"nothing", "not a saved report"), (b"PAR1 junk", "not a saved report"), (b'{"schema": 99}', "reads up to")],
+    [
+        (b"nothing", "not a saved benchmark report"),
+        (b"PAR1 junk", "not a saved benchmark report"),
+        (b'{"schema": 99}', "reads schemas up to"),
+    ],
 )
 def test_a_file_that_is_not_a_report_is_refused(tmp_path: Path, data: bytes, says: str) -> None:
     (tmp_path / "report").write_bytes(data)

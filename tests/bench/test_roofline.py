@@ -127,7 +127,7 @@ def test_a_plain_pass_is_measured_if_possible_and_computed_otherwise(monkeypatch
     assert measured["seconds"] > 0
     plain.header.dtype = "bfloat16"
     assert roofline.roofline(trace, plain)["plain"]["rounds"] == 0, "a baseline in another format does not count"
-    with pytest.raises(WorkbenchError, match="no target pass that counts"):
+    with pytest.raises(WorkbenchError, match="no forward pass of the target that can be analysed"):
         roofline.roofline(recorded_runs.trace("beam-search"))
 
 

@@ -70,7 +70,7 @@ def test_repeats_of_one_prompt_give_an_interval_of_the_speed_for_this_prompt_onl
     ("header", "problem"),
     [
         ({"target": "other"}, "The targets differ: other and text-target."),
-        ({"prompt_tokens": [1, 2]}, "The groups have no prompt in common."),
+        ({"prompt_tokens": [1, 2]}, "The two groups of runs have no prompt in common."),
     ],
 )
 def test_other_targets_and_prompts_are_not_comparable(header: dict[str, Any], problem: str) -> None:

@@ -242,7 +242,7 @@ def test_cells_measured_under_other_conditions_are_kept_reported_and_never_mixed
     [*_, other] = run(sweep, fake_workers(**change), tmp_path)
     assert other.kept == 0, "a figure measured under other conditions was reused"
     assert other.complete
-    assert other.note == f"2 saved cells were measured under other conditions ({said}) and are not used here."
+    assert other.note == f"2 saved cells were measured under other conditions ({said}) and are not used in this sweep."
     [*_, again] = run(sweep, fake_workers(), tmp_path)
     assert again.kept == 2
 
@@ -268,7 +268,7 @@ def test_a_cell_of_an_older_version_can_be_opened_but_is_not_reused(tmp_path: Pa
     assert found.latest_measurement["on"] == "dtype not noted · x"
     [*_, again] = run(sweep, fake_workers(), tmp_path)
     assert again.kept == 0
-    assert "measuring conditions were not recorded" in again.note
+    assert "measuring conditions of the saved cell were not recorded" in again.note
 
 
 def test_the_conditions_of_a_backend_include_dtype_machine_and_the_weights_used(bench: Workbench) -> None:

@@ -85,7 +85,7 @@ def test_two_rules_are_compared_on_the_same_chains() -> None:
     alike, better = (lab.tau_of_same_drafts(rule, {"depth": 6}, 1.0) for rule in (Lossless(), Block()))
     assert (alike.value, alike.low, alike.n) == (1, 1, len(lab.prompts()))
     assert 1 < better.value < 1.2
-    assert "1 draws per prompt, expectation over the same drafts" in better.setting
+    assert "1 sampled runs per prompt, expected value over the same drafts" in better.setting
 
 
 @pytest.mark.on_demand
@@ -108,7 +108,7 @@ def test_the_datastore_of_code_is_built_once_and_used_only_on_request(
     assert [name for name, _ in store.card.texts] == ["said.py"]
     (library / "said.py").write_text("pass\n")
     assert lab.with_code().tau().value == read.value, "the datastore is not built again"
-    assert f"store of Python {platform.python_version()}'s library" in lab.with_code().setting
+    assert f"text store of the standard library of Python {platform.python_version()}" in lab.with_code().setting
     assert "store" not in own.setting
     assert os.environ[datastore_builder.ENV] == str(tmp_path / "nowhere")
 
@@ -120,7 +120,7 @@ def test_a_parts_claim_belongs_to_its_method_and_not_to_derived_methods() -> Non
     (stop,) = claims.claims_of("draft-model", "specdec++")
     assert stop.needs == ("drafter", "acceptance")
     assert stop.missing_requirement("smollm2") == ""
-    assert stop.missing_requirement("nobody") == "no draft model for nobody yet"
+    assert stop.missing_requirement("nobody") == "there is no draft model for nobody yet"
     method = registry.get("draft-tree-sampled")
     assert replace(method, name="mine").claims == ()
     assert [c.key for c in replace(method).claims] == [c.key for c in method.claims]

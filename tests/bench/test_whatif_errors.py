@@ -24,7 +24,7 @@ def test_an_error_has_a_mean_over_prompts_and_the_median_of_single_errors() -> N
     assert found is not None
     assert (found.bias, found.low, found.high) == tuple(pytest.approx(1.1) for _ in range(3))
     assert (found.typical, found.prompts, found.pairs) == (pytest.approx(0.1), 3, 4)
-    said = "Against 4 real runs on 3 prompts (t): predicted / measured 1.10 [1.10–1.10]; typically ±10 %."
+    said = "Compared with 4 real runs on 3 prompts (t): predicted / measured 1.10 [1.10–1.10]; typical error ±10 %."
     assert found.sentence == said
     assert whatif_errors.error_of("lengths", row(("a", 1.0, 1.0))) is None, "one prompt gives no interval"
 
@@ -73,6 +73,6 @@ def test_the_suite_measures_and_the_command_line_prints_the_errors(
         board.save(whatif_errors.BOARD, key, saved, whatif_errors.markdown)
     assert main(["whatif", "draft-model", "autoregressive"]) == 0
     out = capsys.readouterr().out
-    assert "τ: Against 24 real runs on 3 prompts (tiny-llama): predicted / measured" in out
+    assert "τ: Compared with 24 real runs on 3 prompts (tiny-llama): predicted / measured" in out
     assert "with an acceptance rate per position: Against" in out
     assert "| τ with drafts of at most K tokens |" in (tmp_path / "boards" / "whatif.md").read_text(encoding="utf-8")

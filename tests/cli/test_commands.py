@@ -131,7 +131,9 @@ def test_a_check_that_ran_out_of_time_names_the_methods_left_out(workbench: Comm
     result = workbench(*asked, "--runs", "100", "--minutes", "0.0001")
     assert "Only a sample was tested, to end within about 0.0001 minutes: 0 of 1 settings were left out" in result.out
     assert "3 sampled distributions had fewer runs than requested" in result.out
-    assert "Left out, because the 0.0001 minutes were over: prompt-lookup, medusa." in result.out
+    assert (
+        "Methods not tested, because the time limit of 0.0001 minutes was reached: prompt-lookup, medusa." in result.out
+    )
     assert result.status == 1, "a method that was named has not been tested"
 
 
@@ -150,12 +152,12 @@ def test_a_time_limit_holds_for_the_board_too_which_counts_what_was_left_out(
     assert by_kind["distribution"]["settings_left_out"] > 0
     assert len(by_kind["families"]["families"]) == 1, "the first family is always tried"
     assert "settings were not sampled" in result.out
-    assert re.search(r"prompt-lookup.*settings not tested, for lack of time", (tmp_path / "exactness.md").read_text())
+    assert re.search(r"prompt-lookup.*time limit left \d+ settings untested", (tmp_path / "exactness.md").read_text())
 
 
 def test_check_fails_if_a_method_fails(workbench: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> Iterator[checks.Finding]:
-        yield checks.Finding("prompt-lookup", "exact", "greedy text", checks.FAIL, "1 of 2 texts equal")
+        yield checks.Finding("prompt-lookup", "exact", "greedy text", checks.FAIL, "1 of 2 texts are equal")
         yield checks.Finding("prompt-lookup", "exact", "distribution", checks.PASS, "fits")
 
     monkeypatch.setattr(checks, "check_method", broken)
@@ -182,7 +184,7 @@ def test_check_does_not_pass_for_a_user_method_that_refuses_everything(
 def test_check_does_not_pass_if_a_named_method_cannot_run(workbench: Command) -> None:
     result = workbench("check", "draft-model", "--drafter", "none")
     assert result.status == 1, result.out
-    assert "Not tested, because they cannot run here: draft-model." in result.out
+    assert "Methods not tested, because they cannot run here: draft-model." in result.out
 
 
 def test_train_lists_its_recipes(workbench: Command) -> None:

@@ -121,7 +121,7 @@ def test_a_sweep_is_a_grid_and_resumes_from_its_folder(tmp_path: Path, capsys: p
     assert "2 of 2 cells." in out
     assert pl.read_csv(tmp_path / "cells.csv")["depth"].to_list() == [1, 2]
     assert main(["sweep", "--out", str(tmp_path), *connect_options()]) == 0
-    assert "2 of 2 cells; 2 were measured before" in capsys.readouterr().out
+    assert "2 of 2 cells; 2 were reused from an earlier sweep" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

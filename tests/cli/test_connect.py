@@ -62,7 +62,7 @@ def test_options_that_the_app_decides_are_refused(workbench: Command) -> None:
     result = workbench("generate", "Hello", "--connect", "http://x", "--dtype", "float64")
     assert (result.status, "--dtype" in result.err) == (2, True)
     result = workbench("bench", "--connect", "http://x")
-    assert (result.status, "run it there" in result.err) == (2, True)
+    assert (result.status, "run it on the server itself" in result.err) == (2, True)
 
 
 @pytest.fixture(scope="module")
@@ -92,11 +92,11 @@ def test_commands_send_the_key_to_a_server_that_requires_one(
     command = (*command, "--connect", locked)
     result = workbench(*command)
     assert (result.status, result.out) == (1, "")
-    assert "needs a key. Give --api-key" in result.err
+    assert "needs an API key. Give --api-key" in result.err
     assert KEY in result.err, "the error names the variable to set"
     result = workbench(*command, "--api-key", "another")
     assert result.status == 1
-    assert "needs a key, and this one is wrong." in result.err
+    assert "needs an API key, and the given key is wrong." in result.err
     assert "another" not in result.err
     assert workbench(*command, "--api-key", SECRET).status == 0
     monkeypatch.setenv(KEY, SECRET)
@@ -106,8 +106,12 @@ def test_commands_send_the_key_to_a_server_that_requires_one(
 def test_an_unused_empty_or_invalid_key_is_refused(workbench: Command) -> None:
     for command in (("generate", "x"), ("compare", "x"), ("sweep", "--axis", "depth=2"), ("methods",)):
         result = workbench(*command, "--api-key", SECRET)
-        assert (result.status, "give one with --connect" in result.err, SECRET in result.err) == (2, True, False)
+        assert (result.status, "give its address with --connect" in result.err, SECRET in result.err) == (
+            2,
+            True,
+            False,
+        )
         result = workbench(*command, "--connect", "http://x", "--api-key", " ")
-        assert (result.status, "the key is empty" in result.err) == (2, True)
+        assert (result.status, "the API key is empty" in result.err) == (2, True)
     result = workbench("methods", "--connect", "http://x", "--api-key", "schlüssel")
     assert "characters that cannot be sent" in result.err

@@ -244,7 +244,7 @@ def test_quiet_prints_only_the_text(workbench: Command) -> None:
 def test_without_a_draft_model_a_method_that_runs_is_chosen_and_named(workbench: Command) -> None:
     result = workbench("generate", "one two one two", "--target", "text-drafter", "--json", *SHORT)
     assert (result.status, result.json["method"]) == (0, "prompt-lookup")
-    assert "Decoding with prompt-lookup; --method or --drafter change that" in result.err
+    assert "Decoding with prompt-lookup; choose another method with --method or --drafter" in result.err
 
 
 def test_a_drafters_state_is_saved_and_loaded_by_the_next_run(workbench: Command, tmp_path: Path) -> None:
@@ -265,5 +265,5 @@ def test_a_state_that_does_not_fit_is_refused_and_its_file_is_unchanged(workbenc
     file.write_bytes(b"no state")
     result = workbench("generate", "Once", "--method", "suffix", "--state", str(file), *SHORT)
     assert result.status != 0
-    assert "not a drafter state" in result.err
+    assert "contains no drafter state" in result.err
     assert file.read_bytes() == b"no state"

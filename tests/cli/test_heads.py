@@ -32,9 +32,9 @@ def test_inspect_describes_a_head_and_fails_if_it_does_not_fit(
     out = capsys.readouterr().out
     assert "✕ hidden size: it is for a target of hidden size 288 (lmsys/vicuna-7b-v1.3); this target's is 256" in out
     assert main(["heads", "inspect", str(write(tmp_path / "three", SMALL3, layouts.eagle3(SMALL3)))]) == 0
-    assert "no method here yet" in capsys.readouterr().out or "eagle-3" in registry.heads()
+    assert "no method of the workbench" in capsys.readouterr().out or "eagle-3" in registry.heads()
     assert main(["heads", "inspect", str(tmp_path)]) == 1
-    assert "has no *.safetensors" in capsys.readouterr().err
+    assert "contains no *.safetensors" in capsys.readouterr().err
 
 
 def test_generate_drafts_with_a_head_and_refuses_one_that_does_not_fit(
@@ -53,8 +53,8 @@ def test_generate_drafts_with_a_head_and_refuses_one_that_does_not_fit(
     assert main([*words, "--head", right, "--method", "prompt-lookup"]) == 2
     error = json.loads(capsys.readouterr().out)["error"]
     assert error["option"] == "--head"
-    assert error["message"] == f"{right} has eagle heads, which prompt-lookup does not draft with."
-    assert error["remedy"].startswith("Use a method that does: eagle, eagle-2")
+    assert error["message"] == f"{right} has eagle heads, and prompt-lookup does not draft with such heads."
+    assert error["remedy"].startswith("Use a method that drafts with them: eagle, eagle-2")
     compare = ["compare", "Once upon a time", "--lane", "prompt-lookup:depth=3", "--head", right, "--drafter", "none"]
     assert main(compare) == 2
     assert "which prompt-lookup does not draft with" in capsys.readouterr().err

@@ -39,7 +39,7 @@ def test_whatif_reports_invalid_traces_and_names(tmp_path: Path, capsys: pytest.
     assert main(["whatif", str(tmp_path / "x.jsonl")]) == 1
     assert "not an event of a trace" in capsys.readouterr().err
     assert main(["whatif", "nobody"]) == 2
-    assert "one of the recordings" in capsys.readouterr().err
+    assert "one of the bundled recordings" in capsys.readouterr().err
 
 
 def test_the_claims_board_is_shown_without_measuring(capsys: pytest.CaptureFixture[str]) -> None:
@@ -130,7 +130,7 @@ def test_a_claim_is_really_measured_in_the_column_of_its_target(
     drawn = rows[f"prompt-lookup/main@{other}"]["measured"]
     assert drawn["n"] == 7, "one prompt of each kind"
     assert drawn["setting"].startswith("text-drafter, bfloat16, bundled prompts, at most 1")
-    assert "at most 8 tokens, temperature 1.0, 2 draws per prompt" in drawn["setting"]
+    assert "at most 8 tokens, temperature 1.0, 2 sampled runs per prompt" in drawn["setting"]
     lines = (tmp_path / "claims.md").read_text().splitlines()
     line = next(x for x in lines if x.startswith("| `autoregressive`"))
     assert [cell.split("<br>")[1].removesuffix(" |") for cell in line.split(" | ")[3:5]] == ["1 (1–1, n = 7)"] * 2

@@ -67,7 +67,7 @@ def test_heads_in_the_environment_for_another_target_choose_nothing(monkeypatch:
 
 
 def test_an_error_names_the_target_that_has_the_missing_heads() -> None:
-    assert "There are some for vision-target: choose --target vision-target." in no_heads("specvlm", "text-target")
+    assert "Such heads exist for vision-target: choose --target vision-target." in no_heads("specvlm", "text-target")
 
 
 def test_the_last_command_of_a_sweep_resumes_it() -> None:

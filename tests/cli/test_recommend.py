@@ -95,7 +95,7 @@ def test_the_prompts_of_the_last_saved_runs_of_the_target_are_measured(
         (["recommend", "--last", "2", "--prompts", "x"], "--prompts or --last, not both"),
         (["recommend", "--method", "sufix"], "Did you mean 'suffix'"),
         (["recommend", "--minutes", "0"], "--minutes"),
-        (["recommend", "--report"], "only --kinds has a board"),
+        (["recommend", "--report"], "results are saved on a board only with --kinds"),
         (["recommend", "--kinds", "--last", "2"], "the workloads have their own prompts"),
         (["recommend", "--kinds", "--method", "sufix"], "Did you mean 'suffix'"),
         (["datastore", "show", "nowhere"], "is not a datastore"),
@@ -142,7 +142,7 @@ def test_workloads_are_saved_and_measurement_resumes(
     assert (tmp_path / "work.md").read_text() == workload_board.markdown(workload_board.targets())
     saved = board.read("work")
     again = workbench(*asked, "--json")
-    assert "Already on the board" in again.err
+    assert "Workloads already on the board" in again.err
     assert board.read("work") == saved
     assert again.json[0]["target"] == "text-target"
     assert workbench(*asked, "--fresh").status == 0

@@ -60,28 +60,28 @@ def invalid_commands(folder: Path) -> dict[tuple[str, ...], str]:
         (*hello, "--target", "/no/such/model"): "--target: There is no model",
         (*hello, "--target", str(files["text.txt"])): "is a file. Give a folder",
         (*hello, "--target", str(folder)): "has no config.json",
-        (*hello, "--target", str(bare)): "has no *.safetensors",
-        (*hello, "--target", "text-target-medusa"): "is a head trained for text-target",
+        (*hello, "--target", str(bare)): "contains no *.safetensors",
+        (*hello, "--target", "text-target-medusa"): "is a drafting head trained for text-target",
         (*hello, "--drafter", "text-draftr"): "--drafter: There is no model 'text-draftr'",
         (*hello, "--drafter", "none", "--method", "draft-model"): "Name a draft model with --drafter",
         (
             *hello,
             "--method",
             "flash",
-        ): "There are some for vision-target: choose --target vision-target. These methods run on",
+        ): "Such heads exist for vision-target: choose --target vision-target. These methods can run on",
         (
             *hello,
             "--method",
             "kangaroo",
-        ): "Train a head: workbench train kangaroo --target text-target. These methods run on",
+        ): "Train a head: workbench train kangaroo --target text-target. These methods can run on",
         (
             *hello,
             "--method",
             "vlm-draft",
-        ): "this one has none. Give an image with --image FILE and --target vision-target",
+        ): "this prompt has none. Give an image with --image FILE and --target vision-target",
         (*hello, "--method", "vlm-draft", "--target", "vision-target"): "vlm-draft needs a prompt with images",
         (*hello, "--image", str(files["cut.png"])): "text-target reads text only. Leave out --image",
-        (*vision, str(files["damaged.png"])): f"{files['damaged.png']}: This is not an image",
+        (*vision, str(files["damaged.png"])): f"{files['damaged.png']}: The file is not an image",
         (*vision, str(files["cut.png"])): f"{files['cut.png']}: The image is damaged",
         (*vision, str(folder)): "Is a directory",
         (*vision, "/no/such.png"): "/no/such.png cannot be read: No such file",
@@ -93,7 +93,7 @@ def invalid_commands(folder: Path) -> dict[tuple[str, ...], str]:
         ("generate",): "--prompt-file",
         ("generate", "--prompt-file", "/no/such/file"): "cannot be read",
         ("generate", "--prompt-file", str(folder)): "cannot be read: Is a directory",
-        ("generate", "--prompt-file", str(files["latin.txt"])): "it is not UTF-8 text",
+        ("generate", "--prompt-file", str(files["latin.txt"])): "the file is not UTF-8 text",
         ("generate", "--prompt-file", str(files["empty.txt"])): "The prompt is empty",
         ("methods", "medus"): "Did you mean 'medusa'",
         ("methods", "--target", "text-targt"): "--target: There is no model",
@@ -117,7 +117,11 @@ def invalid_commands(folder: Path) -> dict[tuple[str, ...], str]:
         ("sweep", "--axis", "depth=1", "--method", "medus"): "Did you mean 'medusa'",
         ("sweep", "--axis", "depth=1", "--dtype", "int3"): "--dtype",
         ("sweep", "--axis", "depth=1", "--out", str(files["text.txt"])): "is a file",
-        ("serve", "--trusted-proxy", "nginx"): "--trusted-proxy: 'nginx' is not an address. For example: 127.0.0.1",
+        (
+            "serve",
+            "--trusted-proxy",
+            "nginx",
+        ): "--trusted-proxy: The trusted proxy 'nginx' is not an IP address. For example: 127.0.0.1",
         ("serve", "--request-timeout", "0"): "--request-timeout",
         ("bench", "--group", "opera"): "--group: There is no group of prompts 'opera'",
         ("bench", "--method", "medus"): "--method: There is no method 'medus'",
@@ -136,7 +140,7 @@ def invalid_commands(folder: Path) -> dict[tuple[str, ...], str]:
             "--device",
             "cpu",
         ): "--device: The suite gpu-kernels without --toy needs a GPU",
-        ("bench", "--suite", "gpu-kernels", "--toy", "--method", "draft-tree"): "it makes its own targets",
+        ("bench", "--suite", "gpu-kernels", "--toy", "--method", "draft-tree"): "the suite creates its own targets",
         (
             "bench",
             "--suite",
@@ -153,14 +157,14 @@ def invalid_commands(folder: Path) -> dict[tuple[str, ...], str]:
             "gpu",
             "--dtype",
             "float16",
-        ): "does not accept this option: the suite makes its own targets",
+        ): "does not accept this option: the suite creates its own targets",
         (
             "bench",
             "--suite",
             "gpu",
             "--set",
             "draft-model.depth=9",
-        ): "name the methods whose parameters it sets with --method",
+        ): "name the methods whose parameters are set, with --method",
         ("bench", "--prompts", str(files["text.txt"])): "is not an object with a text under 'prompt'",
         ("check", "medus"): "Did you mean 'medusa'",
         ("check", "medusa", "--target", "text-targt"): "--target",
@@ -169,7 +173,11 @@ def invalid_commands(folder: Path) -> dict[tuple[str, ...], str]:
         ("doctor", "medusa", "--set", "node=3"): "Did you mean 'nodes'",
         ("doctor", "--dtype", "int3"): "--dtype",
         ("doctor", "--trace", str(folder)): "Is a directory",
-        ("doctor", "--trace", str(files["text.txt"])): f"{files['text.txt']}: Line 1 is not an event of a trace",
+        (
+            "doctor",
+            "--trace",
+            str(files["text.txt"]),
+        ): f"{files['text.txt']}: Line 1 of the file is not an event of a trace",
         ("serve", "--device", "warp"): "--device",
         ("serve", "--target", "text-targt"): "--target",
         ("serve", "--port", "99999"): "'--port'",
@@ -187,7 +195,7 @@ def invalid_commands(folder: Path) -> dict[tuple[str, ...], str]:
         ("train", "target", "--set", "compile=maybe"): "--set: option compile takes bool, not 'maybe'",
         ("train", "target", "--set", "exit_layers=2,x"): "--set: option exit_layers takes",
         ("train", "tokenizer", "--set", "vocab=3"): "Did you mean 'vocab_size'",
-        ("whatif", "nobody"): "one of the recordings",
+        ("whatif", "nobody"): "one of the bundled recordings",
     }
 
 
@@ -243,9 +251,15 @@ def test_a_hub_id_is_checked_before_anything_is_loaded(tmp_path: Path) -> None:
     lane = ("compare", "x", "--lane", "draft-model:drafter=owner/missing")
     wanted = [
         (known, "--target: owner/pickled has no safetensors files"),
-        (unknown, "--drafter: The Hub has no model owner/missing, or it is private. Check the spelling"),
-        (gated, "--target: owner/gated is gated: its owners must grant you access. Ask for access"),
-        (lane, "--lane: The Hub has no model owner/missing"),
+        (
+            unknown,
+            "--drafter: The Hugging Face Hub has no model owner/missing, or the model is private. Check the spelling",
+        ),
+        (
+            gated,
+            "--target: The model owner/gated is gated on the Hugging Face Hub: its owners must grant you access. Ask ",
+        ),
+        (lane, "--lane: The Hugging Face Hub has no model owner/missing"),
     ]
     try:
         answers = run_commands([words for words, _ in wanted], **home, HF_ENDPOINT=hub.url, HF_HUB_OFFLINE="0")

@@ -58,7 +58,7 @@ def test_the_folder_of_saved_runs_can_be_set(
         (["runs", "show", "20200101-000000-00000000"], "No run"),
         (["runs", "list", "--since", "yesterday"], "is not a date"),
         (["runs", "list", "--where", "taau>1"], "Did you mean 'tau'"),
-        (["runs", "export", "out.parquet"], "nothing to export"),
+        (["runs", "export", "out.parquet"], "No saved run was selected"),
         (["runs", "import", "/no/such/file"], "There is no"),
         (["bench", "--suite", "gsm8k"], "--data"),
         (["bench", "--suite", "gsm8k", "--data", "/no/such/folder"], "There is no gsm8k_test.jsonl"),
@@ -107,6 +107,6 @@ def test_the_speed_of_the_run_store_can_be_measured() -> None:
     assert found["newest"].rows == 40
     assert found["one method"].rows == 10
     assert found["all of these"].rows <= found["a tag"].rows == 2
-    assert found["a word that does not occur"].rows == 0
-    assert found["newest, directly after a save"].rows == 42
+    assert found["search for a word that does not occur"].rows == 0
+    assert found["newest runs, directly after a save"].rows == 42
     assert "| newest | 40 |" in report(list(found.values()), 40)

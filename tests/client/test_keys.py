@@ -76,4 +76,4 @@ def test_client_and_command_line_send_the_same_key(
     with pytest.raises(WorkbenchError):
         connect_to_app("http://lab.example.org")
     assert [headers.get("x-api-key") for headers in sent_headers] == ["mine", None, "theirs"]
-    assert capsys.readouterr().err.startswith("warning: The key goes to lab.example.org unencrypted")
+    assert capsys.readouterr().err.startswith("warning: The API key is sent to lab.example.org unencrypted")

@@ -68,7 +68,7 @@ def test_a_change_affects_only_the_fields_it_names() -> None:
     as_it_is = {"run": "x", "method": None, "params": {}, "drafter": None, "images": (), "sees": "both", "pace": None}
     assert ChangeRequest.options(FakeWorkbench(), {"run": "x", "method": "", "pace": None}) == as_it_is
     assert ChangeRequest.options(FakeWorkbench(), {"run": "x", "pace": 0}) == as_it_is | {"pace": 0}
-    with pytest.raises(ParameterError, match="There is no such action"):
+    with pytest.raises(ParameterError, match="The requested action does not exist"):
         Control.options(FakeWorkbench(), {"run": "x", "action": "close"})
 
 

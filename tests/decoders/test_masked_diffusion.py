@@ -160,7 +160,7 @@ def test_a_masked_model_is_no_draft_model(tmp_path: Path) -> None:
     (masked / "config.json").write_text(json.dumps(config | {"is_bidirectional": True, "mask_token_id": MASK}))
     loaded = load_models(str(folder), str(masked), "cpu")
     assert loaded.drafter is None
-    assert "does not draft from left to right" in loaded.drafter_problem
+    assert "cannot draft tokens from left to right" in loaded.drafter_problem
     assert load_models(str(masked), None, "cpu").mask_token == MASK
     reason = static_reasons(str(masked), None)
     assert "masked-diffusion model" in reason(())

@@ -115,7 +115,7 @@ def test_no_memory_for_another_sequence_is_a_named_error(device: str, monkeypatc
         raise MemoryError
 
     monkeypatch.setattr(runner.cache, "grow", full)
-    with pytest.raises(CapacityError, match="No memory for another sequence"):
+    with pytest.raises(CapacityError, match="no memory left for the KV cache of another sequence"):
         runner.open()
 
 

@@ -282,7 +282,7 @@ def test_sequence_whose_cache_cannot_be_restored_ends(
     while row.status not in ENDED:
         engine.step()
     assert row.status == "error"
-    assert "Out of memory" in str(row.trace and row.trace.footer.error)
+    assert "out of memory" in str(row.trace and row.trace.footer.error)
     assert row.trace is not None
     assert len(row.trace.rounds) == 2, "no round runs without its preceding context"
     assert are_slots_released(vision_models)
@@ -342,7 +342,7 @@ def test_failing_prefill_releases_its_slot(
     while row.status not in ENDED:
         engine.step()
     assert row.trace is not None
-    assert "Out of memory" in row.trace.footer.error
+    assert "out of memory" in row.trace.footer.error
     assert are_slots_released(models)
 
 
@@ -445,7 +445,7 @@ def test_sequence_that_stops_drafting_does_not_stop_others(text: Models) -> None
     for row, n in ((long, 11), (brief, 2)):
         assert row.trace is not None
         assert row.trace.token_ids == model_helpers.hf_greedy(text.target.model, PROMPT[:n], 19)
-    assert any("positions" in w for w in long.trace.footer.warnings)  # type: ignore[union-attr]
+    assert any("which the text has filled" in w for w in long.trace.footer.warnings)  # type: ignore[union-attr]
     assert brief.trace.footer.warnings == []  # type: ignore[union-attr]
 
 

@@ -51,7 +51,7 @@ def test_configuration_facts_of_heads(tmp_path: Path) -> None:
     assert facts("hydra-plus-vicuna") | {"n_layers": 4, "prefix": True} == facts("hydra-plus-vicuna")
     medusa = read_checkpoint(write(tmp_path / "m", *PUBLISHED["medusa-vicuna"][2:], full=True))
     assert medusa.facts["n_heads"] == 5
-    assert "says 2 heads, but the file has 5" in medusa.notes[0]
+    assert "states 2 heads, but the weight file has 5" in medusa.notes[0]
     assert medusa.verifier == "lmsys/vicuna-7b-v1.3"
 
 
@@ -73,7 +73,7 @@ def test_check_against_the_target_and_its_explanation(tmp_path: Path) -> None:
     assert "2, 3, 3 of 6" in shallow["layers"].message
     config = PUBLISHED["speculators-eagle3"][2] | {"eagle_aux_hidden_state_layer_ids": [2, 16, 40]}
     deep = read_checkpoint(write(tmp_path / "c", config, PUBLISHED["speculators-eagle3"][3], full=True))
-    assert "a target of 41 layers or more" in mismatch_reason(deep, llama)
+    assert "a target of at least 41 layers" in mismatch_reason(deep, llama)
 
 
 Spoil = Callable[[Path, dict[str, Any], layouts.Shapes], Path]
@@ -110,27 +110,27 @@ BAD: dict[str, tuple[tuple[dict[str, Any], layouts.Shapes], Spoil, str]] = {
     "pickle": (EAGLE, pickled, r"pytorch_model.bin is a pickle.*weights_only=True"),
     "empty": (EAGLE, lambda f, c, s: f.mkdir() or f, "has no \\*.safetensors"),
     "config": (EAGLE, lambda f, c, s: _damaged(write(f, c, s)), "config.json is damaged"),
-    "missing": (EAGLE, without("layers.0.mlp.up_proj.weight"), "lacks layers.0.mlp.up_proj.weight"),
+    "missing": (EAGLE, without("layers.0.mlp.up_proj.weight"), "lacks the tensors layers.0.mlp.up_proj.weight"),
     "unknown-tensor": (
         EAGLE,
         lambda f, c, s: write(f, c, s | {"layers.0.input_layernorm.weight": (16,)}),
-        "also the unknown tensors layers.0.input_layernorm.weight",
+        "also unknown tensors \\(layers.0.input_layernorm.weight",
     ),
     "width": (
         EAGLE,
         with_config(hidden_size=32),
-        r"embed_tokens.weight in .* is 257 × 16; its configuration requires 257 × 32",
+        r"embed_tokens.weight in .* has the shape 257 × 16; its configuration requires 257 × 32",
     ),
     "no-width": (EAGLE, with_config(hidden_size=None), "lacks `hidden_size`"),
-    "two-layers": (EAGLE, with_config(num_hidden_layers=2), "it has 2 layers; one is supported"),
+    "two-layers": (EAGLE, with_config(num_hidden_layers=2), "it has 2 layers; only one layer is supported"),
     "rope": (
         EAGLE,
         with_config(rope_scaling={"type": "dynamic", "factor": 2.0}),
-        "positions are of the kind 'dynamic'",
+        "its RoPE has the type 'dynamic'",
     ),
-    "head-size": (EAGLE, with_config(head_dim=8), "4 attention heads of size 8 do not make a hidden size of 16"),
-    "activation": (EAGLE, with_config(hidden_act="gelu"), "its activation is 'gelu'; silu is supported"),
-    "layout": (EAGLE, lambda f, c, s: write(f, c, {"model.norm.weight": (16,)}), "no heads of a known layout"),
+    "head-size": (EAGLE, with_config(head_dim=8), "4 attention heads of size 8 do not add up to the hidden size 16"),
+    "activation": (EAGLE, with_config(hidden_act="gelu"), "its activation is 'gelu'; only silu is supported"),
+    "layout": (EAGLE, lambda f, c, s: write(f, c, {"model.norm.weight": (16,)}), "no drafting heads in a known layout"),
     "speculators-type": (
         EAGLE,
         with_config(speculators_model_type="dflash"),
@@ -139,7 +139,7 @@ BAD: dict[str, tuple[tuple[dict[str, Any], layouts.Shapes], Spoil, str]] = {
     "d2t-out": (EAGLE3, with_tensors(d2t=torch.full((32,), 250)), r"`d2t` in .* has token 257 at index 7"),
     "d2t-twice": (EAGLE3, with_tensors(d2t=-torch.arange(32)), "has token 0 twice"),
     "t2d": (EAGLE3, with_tensors(t2d=torch.ones(257, dtype=torch.bool)), r"have different tokens \(32 and 257\)"),
-    "no-d2t": (EAGLE3, without("d2t"), "proposes 32 of 257 tokens, but lacks `d2t`"),
+    "no-d2t": (EAGLE3, without("d2t"), "propose 32 of 257 tokens, but the file lacks `d2t`"),
     "draft-size": (
         EAGLE3,
         with_config(draft_vocab_size=64),

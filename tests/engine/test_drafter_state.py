@@ -214,7 +214,7 @@ def test_reset_empties_shared_state(device: str) -> None:
 def test_a_file_of_another_tokenizer_target_or_drafter_is_refused(models: Models, device: str) -> None:
     data = data_of(models, "suffix")
     engine, row = run_six_rounds(models, "token-recycling")
-    with pytest.raises(ModelError, match="contains the state of suffix; the run drafts with token-recycling"):
+    with pytest.raises(ModelError, match="belongs to the drafter suffix, but the run drafts with token-recycling"):
         state_actions.load(row, data)
     other = model_helpers.make_models("llama", noise=None, device=device)
     other.target_name = "another"
@@ -294,7 +294,7 @@ def test_invalid_numbers_are_refused(models: Models, method: str) -> None:
     _, row = run_six_rounds(models, method)
     for bad in corrupted_arrays(arrays):
         before = contents(state_actions.save(row))
-        with pytest.raises(ModelError, match="The file is broken"):
+        with pytest.raises(ModelError, match="The state file is damaged"):
             state_actions.load(row, to_bytes(method, bad, models))
         assert contents(state_actions.save(row)) == before, "the state is unchanged"
     assert write_arrays(arrays)

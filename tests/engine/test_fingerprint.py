@@ -66,7 +66,7 @@ def test_head_for_other_weights_is_refused_with_a_remedy_and_other_methods_run(
     models.heads = find_heads("text-target", models.target)
     medusa = registry.get("medusa")
     why = models.unsupported_reason(medusa.needs)
-    assert "text-target-medusa was trained for other weights than those of this text-target" in why
+    assert "text-target-medusa was trained for other weights than those of the loaded text-target" in why
     assert "workbench train" in why
     engine = Engine(models)
     with pytest.raises(MethodUnavailableError, match="other weights"):

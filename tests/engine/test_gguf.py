@@ -175,15 +175,15 @@ def test_heads_of_a_family_without_permutation_are_not_permuted(file: Path, tmp_
 REFUSED: dict[str, tuple[dict[str, Any], dict[str, str], str]] = {
     "family": ({"general.architecture": "mamba"}, {}, "its family is 'mamba'"),
     "experts": ({"llama.expert_count": 8}, {}, "mixture of experts"),
-    "positions": ({"llama.rope.scaling.type": "yarn"}, {}, "positions are scaled"),
-    "stretched": ({"llama.rope.scale_linear": 4}, {}, "positions are scaled"),
-    "half turned": ({"llama.rope.dimension_count": 2}, {}, "only a part of each head"),
+    "positions": ({"llama.rope.scaling.type": "yarn"}, {}, "its RoPE is scaled"),
+    "stretched": ({"llama.rope.scale_linear": 4}, {}, "its RoPE is scaled"),
+    "half turned": ({"llama.rope.dimension_count": 2}, {}, "only a part of each attention head"),
     "window": ({"llama.attention.sliding_window": 4}, {}, "sliding-window attention"),
-    "headless": ({"llama.attention.head_count": 0}, {}, "impossible metadata"),
+    "headless": ({"llama.attention.head_count": 0}, {}, "invalid metadata"),
     "parts": ({"split.count": 3}, {}, "one of 3 parts"),
     "splitter": ({"tokenizer.ggml.pre": "klingon"}, {}, "has the pre-tokenisation 'klingon'"),
     "adapter": ({"general.type": "adapter"}, {}, "contains 'adapter', not a model"),
-    "silent": ({"llama.block_count": None}, {}, "does not contain its (llama.)?block_count"),
+    "silent": ({"llama.block_count": None}, {}, "lack the field (llama.)?block_count"),
     "lacking": ({}, {"blk.0.ffn_up": "left out"}, "lacks 1 of the model's weights \\(blk.0.ffn_up.weight"),
     "more": ({"llama.block_count": 1}, {}, "does not use"),
     "shape": ({"llama.feed_forward_length": 16}, {}, "ffn_.* is \\[.*\\], not \\["),
@@ -217,7 +217,7 @@ def test_truncated_download_is_refused_as_such(file: Path, tmp_path: Path, cache
 def test_other_file_is_refused_before_loading(tmp_path: Path) -> None:
     (tmp_path / "text.gguf").write_text("<html>404</html>")
     os.mkfifo(tmp_path / "pipe.gguf")
-    for name, says in (("text", "first bytes differ"), ("pipe", "a pipe"), ("none", "No such file")):
+    for name, says in (("text", "first bytes are not GGUF's"), ("pipe", "a pipe"), ("none", "No such file")):
         with pytest.raises(ModelError, match=says):
             check_model(str(tmp_path / f"{name}.gguf"))
 

@@ -115,7 +115,9 @@ def test_alibi_target_decodes_with_chains_and_refuses_methods_with_trees(tmp_pat
     for name in ("autoregressive", "draft-model", "prompt-lookup", "early-exit"):
         assert engine.generate(Request(prompt, registry.get(name), max_new_tokens=12)).token_ids == wanted, name
     for name in ("draft-tree", "draft-tree-sampled", "token-recycling", "lookahead-trie"):
-        with pytest.raises(MethodUnavailableError, match=r"supports chains, not trees: .* second branch"):
+        with pytest.raises(
+            MethodUnavailableError, match=r"supports draft chains but not draft trees: .* second branch"
+        ):
             engine.submit(Request(prompt, registry.get(name)))
     assert choose(lambda name: models.unsupported_reason(registry.get(name).needs)) == ("draft-model", "")
 
@@ -123,11 +125,11 @@ def test_alibi_target_decodes_with_chains_and_refuses_methods_with_trees(tmp_pat
 def test_unexpected_tree_ends_its_run_with_the_reason() -> None:
     """It may come from a policy that branches, or from a custom method that does not declare its trees."""
     models = model_helpers.make_models("llama")
-    models.target.why_no_trees = "Mine supports chains, not trees: so it is."
+    models.target.why_no_trees = "Mine supports draft chains but not draft trees: so it is."
     row = Engine(models).submit(Request(model_helpers.random_prompt(5), registry.get("draft-model")))
     slot = models.target.open()
     models.target.prefill(slot, model_helpers.random_prompt(4))
-    with pytest.raises(ModelError, match="chains, not trees"):
+    with pytest.raises(ModelError, match="draft chains but not draft trees"):
         models.target.forward([model_helpers.tree_segment(slot, 1, [2, 3], [-1, -1])])
     assert row.status
 
@@ -289,7 +291,7 @@ def test_doge_ends_before_its_layers_drop_keys() -> None:
     trace = Engine(models).generate(Request(model_helpers.random_prompt(9), registry.get("jacobi"), max_new_tokens=40))
     assert trace.token_ids == model_helpers.hf_greedy(models.target.model, model_helpers.random_prompt(9), 11)
     assert f"with more than {SCRATCH + 20:,} cached keys" in trace.footer.warnings[0]
-    with pytest.raises(ModelError, match="cached keys, drafted ones included"):
+    with pytest.raises(ModelError, match="cached keys, including those of drafted tokens"):
         Runner(tiny("doge", keep_window_size=32))
 
 
@@ -318,7 +320,7 @@ def test_longrope_context_ends_where_its_factors_change_with_a_note() -> None:
     ids = torch.tensor([prompt])
     out = model.generate(ids, custom_generate=speculative("prompt-lookup"), max_length=32, do_sample=False)
     assert out[0].tolist() == prompt + trace.token_ids
-    with pytest.raises(ModelError, match="cannot generate up to 33 tokens here: after 32 tokens"):
+    with pytest.raises(ModelError, match="cannot generate texts of up to 33 tokens: after 32 tokens"):
         model.generate(ids, custom_generate=speculative("prompt-lookup"), max_length=33, do_sample=False)
 
 

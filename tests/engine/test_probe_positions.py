@@ -208,7 +208,7 @@ def test_older_traces_have_no_probes_and_a_broken_one_is_refused(models: Models)
     wire = trace.to_wire()
     for r in wire["rounds"]:
         r["probes"] = [{**dataclasses.asdict(trace.rounds[0].probes[0]), "parent": 99}]
-    with pytest.raises(Exception, match="a probe comes before its parent"):
+    with pytest.raises(Exception, match="a probe position is listed before its parent"):
         export.read_wire(wire)
     for r in wire["rounds"]:
         del r["probes"]

@@ -133,7 +133,7 @@ def test_int8_without_compiled_passes_is_refused_by_name(monkeypatch: pytest.Mon
         with pytest.raises(ModelError, match=f"not for {device}"):
             devices.check_dtype("int8", device)
     monkeypatch.setenv("WORKBENCH_COMPILED", "0")
-    with pytest.raises(ModelError, match="WORKBENCH_COMPILED=0 switches them off"):
+    with pytest.raises(ModelError, match="WORKBENCH_COMPILED=0 disables compiled kernels"):
         resolve_dtype("int8", CPU, "smollm2")
     monkeypatch.delenv("WORKBENCH_COMPILED")
     monkeypatch.setattr(devices, "_has_numba", lambda: False)

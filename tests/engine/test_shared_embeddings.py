@@ -90,7 +90,7 @@ def test_full_embedding_converts_back_to_a_projection(
     for name in (ENTER, LEAVE):
         torch.testing.assert_close(found[name], weights[name], atol=2e-3, rtol=2e-2)
     own = whole | {"lm_head.weight": torch.randn_like(whole["lm_head.weight"])}
-    with pytest.raises(ValueError, match="its rows cannot be computed from the target's"):
+    with pytest.raises(ValueError, match="its embedding cannot be computed from the target's"):
         factor_rows(own, target_embedding, target_embedding)
 
 
@@ -104,7 +104,7 @@ def test_drafter_that_does_not_fit_its_target_is_refused(folder: Path) -> None:
     narrow = {name: weights[name][:, :-4].contiguous() for name in (ENTER, LEAVE)}
     save_file(weights | narrow, file)
     (folder / "config.json").write_text(json.dumps(config | {ROWS: 284}))
-    with pytest.raises(ModelError, match="rows of width 284 of text-target, which has") as caught:
+    with pytest.raises(ModelError, match="rows of width 284 from text-target, which has") as caught:
         load_model(str(folder), CPU, torch.float32)
     assert "workbench train chat-drafter" in caught.value.remedy
     (folder / "config.json").write_text(json.dumps(config))
@@ -112,7 +112,7 @@ def test_drafter_that_does_not_fit_its_target_is_refused(folder: Path) -> None:
     with pytest.raises(ModelError, match=r"weights such as model\.layers\.1"):
         load_model(str(folder), CPU, torch.float32)
     save_file({name: weight for name, weight in weights.items() if name != LEAVE}, file)
-    with pytest.raises(ModelError, match="nor matrices for its target's"):
+    with pytest.raises(ModelError, match="nor the matrices that compute one from the target's"):
         load_model(str(folder), CPU, torch.float32)
 
 

@@ -137,7 +137,7 @@ def test_placeholders_without_images_are_refused(bench: Workbench) -> None:
     for prompt in (f"a{IMAGE}b", [1, 19, 2], [1, *[19] * 4, 2]):
         run = call(bench, "start", prompt, None, method="prompt-lookup")
         news = ended(bench, run["run"]) if "run" in run else run
-        assert "no image came with it" in json.dumps(news)
+        assert "no image was given" in json.dumps(news)
 
 
 def test_a_quoted_placeholder_in_a_conversation_is_text(bench: Workbench) -> None:

@@ -157,11 +157,11 @@ def test_configuration_keys_that_only_other_engines_read_are_correct(tmp_path: P
         assert config["speculators_config"]["verifier"]["name_or_path"] == "text-target"
         net = FeatureNet.from_checkpoint(read_checkpoint(tmp_path / f"{name}-out"), 64, 12)
         assert net.eps == options.get("eps", 1e-6)
-    with pytest.raises(ModelError, match="no bias in its fusion"):
+    with pytest.raises(ModelError, match="no bias where it combines feature and embedding"):
         export_heads(str(own_layer(tmp_path / "biased", norms=(), fuse_bias=True)), tmp_path / "no", "vllm")
     wide = own_layer(tmp_path / "wide", norms=(), head_size=32)
     with pytest.raises(
-        ModelError, match="6 attention heads of wide have size 32, but their total must be the width 288"
+        ModelError, match="wide has 6 attention heads of size 32; for an export, heads × size must equal the width 288"
     ):
         export_heads(str(wide), tmp_path / "no", "vllm")
     assert not (tmp_path / "no").exists()
@@ -192,15 +192,15 @@ def test_heads_without_a_layout_are_refused_by_name(tmp_path: Path) -> None:
     layer = str(own_layer(tmp_path / "ours"))
     with pytest.raises(ModelError, match=r"lacks the norms of ours.*--to speculators"):
         export_heads(layer, tmp_path / "a", "vllm")
-    with pytest.raises(ModelError, match=r"speculators has no layout for medusa heads\. Use --to vllm"):
+    with pytest.raises(ModelError, match=r"The layout speculators does not support medusa heads\. Use --to vllm"):
         export_heads("text-target-medusa", tmp_path / "a", "speculators")
-    with pytest.raises(ModelError, match="vllm has no layout for judge heads"):
+    with pytest.raises(ModelError, match="The layout vllm does not support judge heads"):
         export_heads("text-judge", tmp_path / "a", "vllm")
     with pytest.raises(ModelError, match="has no heads that the workbench trained"):
         export_heads("text-target", tmp_path / "a")
     with pytest.raises(ParameterError, match="is not an empty folder"):
         export_heads("text-target-medusa", tmp_path, "vllm")
-    with pytest.raises(ParameterError, match="There is no layout 'onnx'"):
+    with pytest.raises(ParameterError, match="The workbench cannot write heads in the layout 'onnx'"):
         export_heads("text-target-medusa", tmp_path / "a", "onnx")
     assert not (tmp_path / "a").exists(), "no file was written"
 

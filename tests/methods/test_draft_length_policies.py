@@ -450,7 +450,10 @@ def test_a_head_for_another_draft_model_is_refused(models: Models) -> None:
     shared_copy = dataclasses.replace(models, heads=models.heads | {"acceptance": other})
     needs = registry.get("draft-model").with_params(policy="specdec++").needs
     assert models.unsupported_reason(needs) == ""
-    assert "reads the draft model somebody-else, not tiny-llama-noisy" in shared_copy.unsupported_reason(needs)
+    assert (
+        "needs the draft model somebody-else, but the chosen one is tiny-llama-noisy"
+        in shared_copy.unsupported_reason(needs)
+    )
     bare = dataclasses.replace(models, heads={})
     assert "no acceptance heads trained for" in bare.unsupported_reason(needs)
     assert registry.get("draft-model").with_params().needs == ("drafter",), "other policies need none"

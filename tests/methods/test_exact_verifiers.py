@@ -431,7 +431,9 @@ def test_offered_verifiers_follow_from_declarations() -> None:
 
     reasons = unsound_reasons("rsd", FIXED)
     assert set(reasons) == {"independent", "k-seq"}
-    assert reasons["k-seq"].startswith("k-seq is not exact for rsd: its siblings may be drawn without replacement")
+    assert reasons["k-seq"].startswith(
+        "The verifier k-seq is not exact with the drafter rsd: sibling tokens of its drafts may be drawn "
+    )
     assert unsound_reasons("draft-model", Sampling.CHAIN) == {}
 
 

@@ -286,7 +286,7 @@ def test_only_translating_methods_accept_a_drafter_with_another_vocabulary(tmp_p
     assert "do not share a vocabulary" in models.unsupported_reason(registry.get("draft-model").needs)
     alone = models.with_drafter(None)
     assert alone.draft_model is None
-    assert alone.unsupported_reason(registry.get(NAME).needs) == "No draft model was chosen."
+    assert alone.unsupported_reason(registry.get(NAME).needs) == "No draft model was chosen for this target."
     shared = models.with_drafter("text-drafter")
     assert shared.other_vocabulary_drafter is None
     assert not shared.unsupported_reason(registry.get(NAME).needs)

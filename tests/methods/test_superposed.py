@@ -292,7 +292,7 @@ def test_drafter_without_embedding_inputs_raises_an_error() -> None:
 
     growing = OnlyTokens(table(0))
     growing.sequence = make_growth(table(0)).sequence
-    with pytest.raises(MethodUnavailableError, match="cannot process several tokens as one"):
+    with pytest.raises(MethodUnavailableError, match="cannot process a superposition of several tokens"):
         Superposed().build(growing, Plan(2))
 
 

@@ -146,7 +146,7 @@ def test_foreign_heads_draft_and_greedy_text_is_the_targets(
 def test_heads_of_other_weights_or_another_target_are_refused(tmp_path: Path) -> None:
     models = make_small_models()
     info = load_user_heads(write(tmp_path / "a", SMALL, layouts.eagle(SMALL)), models)  # its embedding is random
-    assert "it was trained for other weights" in info.problem
+    assert "the head was trained for other weights" in info.problem
     assert "other weights" in models.missing_reason("eagle")
     wide = make_small_models(hidden_size=32, num_attention_heads=4, head_dim=8)
     info = load_user_heads(write(tmp_path / "b", SMALL, layouts.eagle(SMALL, embed=False)), wide)

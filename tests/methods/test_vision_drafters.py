@@ -263,7 +263,7 @@ def test_more_placeholders_than_images_are_refused(prompt: str, models: Models) 
 
 def test_placeholders_without_images_and_images_at_the_end_are_refused(models: Models) -> None:
     engine = Engine(models)
-    with pytest.raises(PromptError, match=r"1 image placeholder .* but no image came"):
+    with pytest.raises(PromptError, match=r"1 image placeholder .* but no image was given"):
         engine.submit(Request(f"ab{IMAGE}c", setting("chain")))
     with pytest.raises(PromptError, match="ends with an image"):
         engine.submit(request(models, setting("chain"), noise_image(1), prompt=f"ab{IMAGE}"))

@@ -91,7 +91,7 @@ def test_a_state_is_saved_over_http_and_loaded_into_the_next_run(users: tuple[Wo
     again = one.start(SECRET[-17:], "suffix", target="text-target", max_new_tokens=N, memory=file, keeps=True)
     assert drafts(again.wait(60)) != drafts(run(one, "suffix"))
     assert again.memory()["entries"] > first.memory()["entries"]
-    with pytest.raises(WorkbenchError, match="Load the file into the next run"):
+    with pytest.raises(WorkbenchError, match="Load the file of a saved state into the next run"):
         again.memory("load", file)
     for broken in (b"", file[:-1]):
         with pytest.raises(WorkbenchError, match="truncated"):
@@ -110,7 +110,7 @@ def test_the_state_of_a_run_in_progress_is_reset_and_loaded(users: tuple[Workben
     file = run.memory("save")["data"]
     assert run.memory("reset")["entries"] == 0
     assert run.memory("load", file)["entries"] == full["entries"]
-    with pytest.raises(WorkbenchError, match="broken"):
+    with pytest.raises(WorkbenchError, match="damaged"):
         run.memory("load", file[:-1])
     run.cancel()
 

@@ -59,11 +59,11 @@ def complete(client: openai.OpenAI, **asked: Any) -> Any:
         (False, {"temperture": 1}, "Did you mean 'temperature'"),
         (False, {"max_token": 5}, "Did you mean 'max_tokens'"),
         (True, {"stop_token_id": [1]}, "Did you mean 'stop_token_ids'"),
-        (True, {"n": 1, "zzzz": 1}, "There is no field 'zzzz'"),
+        (True, {"n": 1, "zzzz": 1}, "The request has the unknown field 'zzzz'"),
         (False, {"guided_json": {}}, "guided_json is not supported: grammar-constrained decoding"),
         (True, {"response_format": {"type": "json_object"}}, "response_format is not supported"),
         (True, {"echo": True}, "/v1/completions has echo"),
-        (True, {"prompt": "x"}, "it is a field of /v1/completions"),
+        (True, {"prompt": "x"}, "only /v1/completions has this field"),
         (False, {"use_beam_search": True}, "use_beam_search is not supported"),
     ],
 )
@@ -328,5 +328,5 @@ def test_min_tokens_above_max_tokens_is_refused_by_name(client: openai.OpenAI) -
         complete(client, min_tokens=9, max_tokens=8)
     body: Any = refused.value.body
     assert body["param"] == "min_tokens"
-    assert "min_tokens=9 is above the 8 tokens" in body["message"]
+    assert "min_tokens=9 exceeds the maximum of 8 new tokens" in body["message"]
     assert complete(client, min_tokens=2, max_tokens=2).usage.completion_tokens == 2

@@ -105,7 +105,7 @@ def test_clients_take_the_key_from_the_environment_and_report_a_missing_one(
     with Workbench(app[0]) as bench:
         assert bench.targets()
     monkeypatch.setenv(KEY, "another")
-    with pytest.raises(WorkbenchError, match="needs a key") as caught:
+    with pytest.raises(WorkbenchError, match="needs an API key") as caught:
         Workbench(app[0])
     assert KEY in caught.value.remedy
 
@@ -173,7 +173,7 @@ def test_wrong_keys_are_delayed_and_the_right_one_never_is() -> None:
     assert "wrong keys" in late.json()["error"]["message"]
     form = {"content-type": "application/x-www-form-urlencoded"}
     page = ask(front, "POST", "/", peer="203.0.113.7", headers=form, content=b"key=wrong")
-    assert (page.status_code, "Too many wrong keys" in page.text) == (429, True)
+    assert (page.status_code, "Too many wrong API keys" in page.text) == (429, True)
     assert tries(front, SECRET, 3) == [200] * 3, "other users of the address are not locked out"
     assert tries(front, "wrong", peer="198.51.100.9") == [401], "other addresses are not affected"
     assert ask(front, path="/v1/models", peer="203.0.113.7").status_code == 401, "a missing key does not count as wrong"

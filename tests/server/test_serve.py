@@ -98,7 +98,7 @@ class Limited:
         if self.problem is not None:
             raise self.problem
         ended = SimpleNamespace(footer=SimpleNamespace(reason="limit"))
-        said = "The run took longer than 5 s, the limit of this server."
+        said = "The run took longer than this server's time limit of 5 s."
         return SimpleNamespace(ended=True, message=said, wait=lambda timeout: ended, cancel=lambda: None)
 
 

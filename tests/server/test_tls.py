@@ -49,7 +49,7 @@ def test_the_app_serves_https_and_its_cookie_is_secure(files: Path) -> None:
 
 
 @pytest.mark.parametrize(("cert", "key", "option", "said"), [
-    (None, "key.pem", "ssl-certfile", "needs its certificate"),
+    (None, "key.pem", "ssl-certfile", "needs the matching certificate"),
     ("nowhere.pem", "key.pem", "ssl-certfile", "There is no file"),
     ("cert.pem", "nowhere.pem", "ssl-keyfile", "There is no file"),
     ("cert.pem", "other.pem", "ssl-certfile", "cannot be used"),

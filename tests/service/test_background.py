@@ -78,7 +78,7 @@ def test_the_list_reports_missing_memory_or_an_error_and_the_first_pair_is_loade
         "SmolLM2 135M: not loaded · smollm2",
         False,
     )
-    assert "of free memory are needed" in listed_target(short)["detail"]
+    assert "of free memory would be needed" in listed_target(short)["detail"]
     failing = BackgroundLoader(load, lambda: ENOUGH)
     failing.run(FIRST, ["smollm2"])
     assert listed_target(failing)["detail"] == "The disk is full."

@@ -36,7 +36,7 @@ def test_the_lock_goes_to_the_next_address_and_few_requests_per_address_may_wait
         threads.append(threading.Thread(target=hold, args=(user,)))
         threads[-1].start()
         wait_until(lambda: len(lock._queue) == len(threads) - 1)
-    with pytest.raises(CapacityError, match="3 such requests from your address"):
+    with pytest.raises(CapacityError, match="3 requests of this kind from your address"):
         hold("a.4")
     free.set()
     for thread in threads:

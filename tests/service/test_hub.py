@@ -102,7 +102,7 @@ def test_the_token_of_the_environment_is_used(repos: FakeHub, monkeypatch: pytes
     [
         ("owner/pickled", "no safetensors"),
         ("owner/gated", "Ask for access.*HF_TOKEN"),
-        ("owner/missing", "The Hub has no model owner/missing"),
+        ("owner/missing", "The Hugging Face Hub has no model owner/missing"),
     ],
 )
 def test_refusals_of_the_hub_are_reported(repos: FakeHub, name: str, says: str) -> None:
@@ -116,7 +116,7 @@ def test_a_check_downloads_nothing_and_skips_the_hub_for_cached_models(
 ) -> None:
     hub.check("owner/good")
     assert repos.requested_paths == ["/api/models/owner/good"]
-    with pytest.raises(ModelError, match="The Hub has no model owner/missing"):
+    with pytest.raises(ModelError, match="The Hugging Face Hub has no model owner/missing"):
         hub.check("owner/missing")
     hub.fetch("owner/good", Progress(""), MOST)
     n_asked = len(repos.requested_paths)

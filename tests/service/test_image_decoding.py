@@ -143,7 +143,7 @@ def test_invalid_images_are_refused_with_a_message(name: str) -> None:
 def test_the_invalid_image_of_several_is_named() -> None:
     good = file(Image.new("RGB", (3, 3)))
     assert len(decode_all([good] * 3)) == 3
-    with pytest.raises(PromptError, match="Image 2: This is not an image"):
+    with pytest.raises(PromptError, match="Image 2: The file is not an image"):
         decode_all([good, b"no"])
     with pytest.raises(PromptError, match="9 images were given; the limit is 8"):
         decode_all([good] * 9)

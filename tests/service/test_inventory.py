@@ -79,7 +79,7 @@ def test_copies_and_downloads_are_listed_by_the_value_for_target(tmp_path: Path)
     (folder.parents[1] / "refs").mkdir()
     (folder.parents[1] / "refs" / "main").write_text("b" * 40)
     mine = row(str(place))
-    assert (mine["title"], mine["kind"], mine["licence"]) == ("Mine", "copy of a GGUF file", "not stated")
+    assert (mine["title"], mine["kind"], mine["licence"]) == ("Mine", "converted copy of a GGUF file", "not stated")
     assert json.loads((place / converted_models.SOURCE).read_text())["file"].endswith("my own.gguf")
     assert load_models(mine["name"], None, "cpu", "float32").target.hidden_size == models.target.hidden_size
     assert row("owner/name")["kind"] == "from the Hub"

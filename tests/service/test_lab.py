@@ -168,7 +168,7 @@ def test_runs_share_answers_only_with_equal_settings() -> None:
 def test_a_resumed_run_that_is_killed_is_reported_as_killed_and_a_training_run_cannot_be_deleted(lab: Lab) -> None:
     run = lab.start(make_request())
     wait_until(lambda: step_of(run) >= 1)
-    with pytest.raises(CapacityError, match="being trained"):
+    with pytest.raises(CapacityError, match="still in progress"):
         lab.delete(run.id)
     assert (run.folder / "run.json").is_file()
     lab.stop(run.id)
@@ -207,9 +207,9 @@ def test_a_training_run_without_saved_process_id_is_found_by_its_lock(lab: Lab) 
     )
     other = Lab(lab.folder, TOY)
     assert other.run(run.id).state == RUNNING
-    with pytest.raises(CapacityError, match="is being trained"):
+    with pytest.raises(CapacityError, match="training run is in progress"):
         other.start(make_request())
-    with pytest.raises(CapacityError, match="Stop the run first"):
+    with pytest.raises(CapacityError, match="Stop the training run first"):
         other.delete(run.id)
     other.stop(run.id)
     wait_until(lambda: run.state == STOPPED)
@@ -232,7 +232,7 @@ def test_a_training_run_whose_process_id_cannot_be_saved_is_ended(lab: Lab, monk
 
 @pytest.mark.parametrize("name", ["../../etc", "20261124-180000-0a1b2c3d", None, 3, "20261124-180000-0a1b2c3d/.."])
 def test_an_invalid_run_id_never_becomes_a_path(lab: Lab, name: Any) -> None:
-    with pytest.raises(UnknownNameError, match="no longer has this run"):
+    with pytest.raises(UnknownNameError, match="has no training run of this name"):
         lab.run(name)
 
 
@@ -415,7 +415,9 @@ def test_a_damaged_copy_does_not_replace_the_current_head(lab: Lab, place: Place
     (run.folder / "result.json").write_text('{"result": {}}')
     with pytest.raises(WorkbenchError, match="damaged") as refused:
         lab.promote(run.id, backend.prefer_heads)
-    assert refused.value.remedy == "Train a new head: this run is finished.", "a finished run cannot be resumed"
+    assert refused.value.remedy == "Train a new head; this training run is finished and cannot be resumed.", (
+        "a finished run cannot be resumed"
+    )
     assert (folder / "model.safetensors").is_file()
     assert head_of(backend) == folder.name
     assert [path.name for path in (lab.folder / "heads").iterdir()] == [folder.name]

@@ -141,7 +141,7 @@ def test_definitions_list_every_figure_with_its_formula(backend: Callable[..., B
     definitions = backend().definitions()
     assert definitions["tau"] == {
         "title": "mean accepted length τ",
-        "formula": "tokens emitted / target verification passes, bonus and corrected included",
+        "formula": "tokens emitted (including bonus and corrected tokens) / verification passes of the target",
     }
     assert all(d["title"] and "/" in d["formula"] for d in definitions.values())
 

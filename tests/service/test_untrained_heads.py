@@ -19,7 +19,7 @@ from workbench.service.choices import static_reasons
 )
 def test_the_message_names_a_target_with_such_heads_and_the_command(name: str, instead: str, train: str) -> None:
     said = (
-        f"There are no {name} heads trained for text-target. There are some for {instead}: choose --target {instead}."
+        f"There are no {name} heads trained for text-target. Such heads exist for {instead}: choose --target {instead}."
     )
     said += train
     needs = next(method.needs for method in method_info.methods() if method.name == name)
@@ -31,6 +31,6 @@ def test_the_message_names_a_target_with_such_heads_and_the_command(name: str, i
 
 def test_a_target_without_a_name_gets_no_command() -> None:
     said = (
-        "There are no mtp heads trained for this target. There are some for text-target: choose --target text-target."
+        "There are no mtp heads trained for this target. Such heads exist for text-target: choose --target text-target."
     )
     assert no_heads("mtp", "") == said

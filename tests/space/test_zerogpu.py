@@ -128,7 +128,7 @@ def test_wrong_requests_never_reach_the_gpu(client: Any) -> None:
     client._gpu = None  # would fail
     with pytest.raises(UnknownNameError):
         client.start("aabab", "no-such-method", **OPTIONS)
-    with pytest.raises(ModelError, match="not loaded here"):
+    with pytest.raises(ModelError, match="has not loaded the requested model"):
         client.start("aabab", "draft-model", **OPTIONS | {"target": "/etc/passwd"})
     with pytest.raises(MethodUnavailableError, match="heads"):
         client.start("aabab", "medusa", **OPTIONS)
@@ -220,7 +220,7 @@ def test_a_run_nobody_follows_is_cancelled(client: Any, monkeypatch: pytest.Monk
     while not run.ended and time.monotonic() < deadline:
         time.sleep(0.05)
     assert run.state == "cancelled"
-    assert "No client follows" in run.message
+    assert "no client follows" in run.message
     assert run.since(0)["footer"]["reason"] == "lease"
 
 
@@ -244,7 +244,9 @@ def test_each_target_has_its_own_drafter_first_and_says_who_reads_pictures(monke
     targets = [name for name, _, config in known_targets() if "target" not in config]
     assert found == {name: "vision" in name for name in targets}
     assert {"text-target", "vision-target"} <= set(found)
-    assert "tokenizer of smollm2, which is not loaded here" in made._models.problems["smollm2-drafter"], "nor fetched"
+    assert (
+        "tokenizer of smollm2, which is has not loaded the requested model" in made._models.problems["smollm2-drafter"]
+    ), "nor fetched"
     made.close()
 
 

@@ -74,8 +74,12 @@ def broken(trace: Trace, change: Any) -> bytes:
 CASES: list[tuple[str, Any, str]] = [
     ("newer", lambda lines: lines[0].update(schema=SCHEMA_VERSION + 1), "Update the workbench"),
     ("no header", lambda lines: lines.pop(0), "no header"),
-    ("unknown event", lambda lines: lines[1].update(event="party"), "Line 2 has the unknown event kind 'party'"),
-    ("a list", lambda lines: lines.insert(1, [1, 2]), "Line 2 is not an event"),
+    (
+        "unknown event",
+        lambda lines: lines[1].update(event="party"),
+        "Line 2 of the trace file has the unknown event kind 'party'",
+    ),
+    ("a list", lambda lines: lines.insert(1, [1, 2]), "Line 2 of the file is not an event"),
     ("missing field", lambda lines: lines[1].pop("nodes"), "nodes"),
     ("unknown field", lambda lines: lines[0].update(surprise=1), "surprise"),
     ("a round missing", lambda lines: lines.pop(2), "round 2"),

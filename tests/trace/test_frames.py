@@ -54,7 +54,7 @@ def test_two_runs_and_newer_schemas_are_refused_with_a_reason() -> None:
     with pytest.raises(ValueError, match="2 runs"):
         frames.from_frames(replace(tables, run=pl.concat([tables.run, tables.run])))
     newer = tables.run.with_columns(schema=pl.lit(SCHEMA_VERSION + 1, pl.Int64))
-    with pytest.raises(ValueError, match="reads up to"):
+    with pytest.raises(ValueError, match="reads schemas up to"):
         frames.from_frames(replace(tables, run=newer))
 
 

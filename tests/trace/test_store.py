@@ -241,7 +241,7 @@ def test_export_and_import(store: RunStore, tmp_path: Path, kind: Any) -> None:
         assert tags == {("imported",)}
     single = store.export(runs[:1], tmp_path / f"one.{kind}")
     assert export.read(single[0].read_bytes()) == traces[0]
-    with pytest.raises(WorkbenchError, match="cannot be exported to one file"):
+    with pytest.raises(WorkbenchError, match="A single file cannot hold"):
         store.export(runs, tmp_path / "two.parquet")
 
 
@@ -308,9 +308,9 @@ def test_newer_trace_is_refused_with_the_reason(store: RunStore, tmp_path: Path)
     wire = json.loads(pl.read_parquet_metadata(path)["workbench.run"])
     newer = wire | {"schema": SCHEMA_VERSION + 1, "something_new": [1]}
     with_metadata(path, **{"workbench.run": json.dumps(newer)})
-    with pytest.raises(WorkbenchError, match=f"has schema {SCHEMA_VERSION + 1}") as error:
+    with pytest.raises(WorkbenchError, match=f"has schema version {SCHEMA_VERSION + 1}") as error:
         store.load(run)
-    assert error.value.remedy == "Update the workbench to open it."
+    assert error.value.remedy == "Update the workbench to open this trace."
     assert ids(store) == [run], "its entry can still be read"
     assert "Update the workbench" in store_problem(RunStore(tmp_path / "x"), path)
 
@@ -323,10 +323,10 @@ def test_newer_entry_and_newer_index_are_refused(store: RunStore) -> None:
     run, other = store.save(recorded()), store.save(recorded())
     path = store.folder / "runs" / f"{run}.parquet"
     with_metadata(path, **{ENTRY: json.dumps(store.entry(run) | {"version": VERSION + 1})})
-    with pytest.raises(WorkbenchError, match="newer workbench"):
+    with pytest.raises(WorkbenchError, match="newer version of the workbench"):
         store.entry(run)
     assert ids(store) == [other]
-    assert "newer workbench" in store.problems[path.name]
+    assert "newer version of the workbench" in store.problems[path.name]
     with_metadata(store.folder / "index.parquet", **{"workbench.index": json.dumps({"version": VERSION + 1})})
     with pytest.raises(WorkbenchError, match="Update the workbench"):
         store.find()

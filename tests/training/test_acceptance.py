@@ -94,7 +94,7 @@ def test_missing_or_unsuitable_answers_are_refused_with_a_remedy(models: Models,
         json.dumps({"n": n, "prompt": PROMPT, "answer": ANSWER, "temperature": 0.0}) for n in range(2)
     ]
     (tmp_path / "answers.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    with pytest.raises(ParameterError, match="has answers of smollm2, not of text-target"):
+    with pytest.raises(ParameterError, match="contains answers that smollm2 generated, not answers of text-target"):
         read_drafts(models, options, True, print)
     lines[0] = json.dumps({"target": options.target})
     (tmp_path / "answers.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")

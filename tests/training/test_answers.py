@@ -157,7 +157,7 @@ def test_answers_of_the_training_text_follow_their_prompts_and_are_marked(tmp_pa
     check_answers(tmp_path / "given", "text-target", allow_text_answers=True)
     with pytest.raises(ParameterError, match="answers of the training text"):
         check_answers(tmp_path / "given", "text-target")
-    with pytest.raises(ParameterError, match="was generated with"):
+    with pytest.raises(ParameterError, match="was generated with other settings"):
         write_answers(replace(options, given=False), lambda line: None)
 
 

@@ -160,7 +160,7 @@ def test_texts_are_sampled_anew_with_the_drafters_current_weights(folder: Path) 
     written.clear()
     assert all(n == 0 for _, n in (make_next_batch(readings, "target", 4, 0, 8, None)(step) for step in range(3)))
     assert not written
-    with pytest.raises(ParameterError, match="no source of training answers made='elephant'"):
+    with pytest.raises(ParameterError, match="made='elephant' names no source of training answers"):
         select_readings(readings, "elephant")
 
 

@@ -233,7 +233,7 @@ def test_a_draft_model_is_trained_and_drafts(
     with pytest.raises(ParameterError, match="both the model to start from and the output folder"):
         recipes.run("chat-drafter", fresh | {"out": out}, quiet)
     for folder in (tmp_path / "none", Path("text-drafter"), Path("assets/models/text-drafter")):
-        with pytest.raises(ParameterError, match="not a drafter that this recipe trained for text-target"):
+        with pytest.raises(ParameterError, match="not a drafter that the recipe chat-drafter trained for text-target"):
             recipes.run("chat-drafter", fresh | {"begin": folder, "out": tmp_path / "third"}, quiet)
 
 
@@ -484,7 +484,9 @@ def test_a_finished_layer_is_trained_further_and_keeps_its_vocabulary(
     assert first["losses"]["ce_soft"] < 0.95 * fresh["losses"]["ce_soft"]
     with pytest.raises(ParameterError, match="both the model to start from and the output folder"):
         recipes.run("chat-heads", chosen | {"begin": folder, "out": folder.parent}, quiet)
-    with pytest.raises(ParameterError, match=r"cannot start from a finished head. These can: eagle, eagle-3, pard"):
+    with pytest.raises(
+        ParameterError, match=r"cannot start from a finished head; the training of eagle, eagle-3, pard"
+    ):
         recipes.run("chat-heads", chosen | {"method": "medusa", "begin": folder, "out": tmp_path}, quiet)
     strange = Path(shutil.copytree(folder, tmp_path / "strange")) / "config.json"
     for what, why in (
@@ -494,20 +496,25 @@ def test_a_finished_layer_is_trained_further_and_keeps_its_vocabulary(
         strange.write_text(json.dumps(configs[0] | what))
         with pytest.raises(ParameterError, match=why):
             recipes.run("chat-heads", chosen | {"begin": strange.parent, "steps": 1, "out": tmp_path}, quiet)
-    with pytest.raises(ParameterError, match="Only eagle can be averaged with the head it starts from, not pard"):
+    with pytest.raises(
+        ParameterError,
+        match="Only eagle heads, not pard heads, can be averaged with the head from which training starts",
+    ):
         recipes.run("chat-heads", chosen | {"method": "pard", "average": 0.5, "out": tmp_path}, quiet)
     nowhere = {"target": "text-target", "work": tmp_path / "work", "out": tmp_path}
     for more, why in (
-        ({"begin": tmp_path / "none"}, "no head to start from"),
+        ({"begin": tmp_path / "none"}, "no head from which training could start"),
         ({"begin": folder}, "cannot start from"),
     ):
         with pytest.raises(ParameterError, match=why):
             recipes.run("medusa" if why.startswith("cannot") else "eagle-3", nowhere | more, quiet)
     for name, options in (("medusa", nowhere), ("chat-heads", chosen | {"method": "medusa", "out": tmp_path})):
-        with pytest.raises(ParameterError, match="medusa has one fixed loss, cross-entropy with the tokens"):
+        with pytest.raises(
+            ParameterError, match="medusa heads are always trained with the loss cross-entropy with the tokens"
+        ):
             recipes.run(name, options | {"loss": "ce_soft:1"}, quiet)
     assert not (tmp_path / "work").exists(), "refused before any answer is written"
-    with pytest.raises(ParameterError, match="no head to start from"):
+    with pytest.raises(ParameterError, match="no head from which training could start"):
         recipes.run("chat-heads", chosen | {"begin": tmp_path / "none", "out": tmp_path}, quiet)
 
 
@@ -656,7 +663,7 @@ def test_one_command_trains_a_head_that_drafts_and_resumes_after_a_kill(
               "places": 128, "ffn": 16, "threads": 1, "each": 1, "measured_tokens": 8, "half": False,
               "ttt": 2}  # fmt: skip
     for none in ({"steps": 0}, {"steps": None, "minutes": -1.0}):
-        with pytest.raises(ParameterError, match="training length must be above 0"):
+        with pytest.raises(ParameterError, match="training must be longer than 0 minutes or steps"):
             recipes.run("eagle-3", chosen | none, quiet)
     wrong = RuntimeError("killed")
     monkeypatch.setattr(pipeline, "evaluate_drafters", lambda *_: (_ for _ in ()).throw(wrong))
@@ -666,7 +673,7 @@ def test_one_command_trains_a_head_that_drafts_and_resumes_after_a_kill(
     written, lines = (tmp_path / "work" / "text-target" / "answers" / "answers.jsonl").read_bytes(), list[str]()
     figures = recipes.run("eagle-3", chosen, lines.append)
     assert any("resumed at step 30" in line for line in lines), "nothing is trained twice"
-    assert any("all prompts come from the generators" in line for line in lines), "there is no data"
+    assert any("all prompts come from the project's own generators" in line for line in lines), "there is no data"
     assert (tmp_path / "work" / "text-target" / "answers" / "answers.jsonl").read_bytes() == written
     assert figures["steps"] == 30
     folder = tmp_path / "models" / "text-target-eagle-3"
@@ -692,13 +699,13 @@ def test_one_command_trains_a_head_that_drafts_and_resumes_after_a_kill(
     with pytest.raises(ParameterError, match="ffn=16"):
         recipes.run("eagle-3", chosen | {"ffn": 32}, quiet)
     before = (folder / "model.safetensors").read_bytes()
-    with pytest.raises(ParameterError, match="finished head in") as refused:
+    with pytest.raises(ParameterError, match="contains a finished head") as refused:
         recipes.run("eagle-3", chosen | {"work": tmp_path / "elsewhere"}, quiet)
     assert f"--head FOLDER/{folder.name}" in refused.value.remedy
     assert (folder / "model.safetensors").read_bytes() == before
     assert not (tmp_path / "elsewhere").exists(), "refused before any answer is written"
     shutil.copytree(folder, tmp_path / "bundled" / folder.name)
-    with pytest.raises(ParameterError, match="finished head in"):  # refused for another folder, too
+    with pytest.raises(ParameterError, match="contains a finished head"):  # refused for another folder, too
         recipes.run("eagle-3", chosen | {"out": tmp_path / "bundled", "resume": False}, quiet)
     work = tmp_path / "work" / "text-target"
     note = work / "heads-eagle-3.pt.settings.json"

@@ -112,7 +112,7 @@ def test_states_of_both_models_are_those_after_the_swapped_token(models: Models)
         )
         assert torch.allclose(state, wanted, atol=1e-6)
     assert found.is_wrong.tolist() == [True, False]
-    with pytest.raises(ParameterError, match="Of 1 swaps, 1 are wrong"):
+    with pytest.raises(ParameterError, match="1 of 1 token replacements make their answer wrong"):
         read_swaps(models, [[Swap("copy", (3, 1), 4, True)]])
 
 

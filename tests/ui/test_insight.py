@@ -155,7 +155,7 @@ def test_why_this_fast(fake_app: str, open_page: PageOpener, tmp_path: Path, wid
     assert "by position" in page.locator(".wb-theorywords").inner_text()
     assert page.locator(".wb-card-position .wb-theory").get_attribute("d")
     dialog = opened(page)
-    assert "Its speed-up is unknown" in dialog.inner_text()
+    assert "speed-up is unknown" in dialog.inner_text()
     assert dialog.locator(".wb-whytable tbody tr").count() >= 12
     dialog.locator(".wb-card-lengths .wb-tool").click()
     wait_until_drawn(page)

@@ -193,7 +193,10 @@ def test_pairs_that_were_measured_for_a_run_are_shown_to_other_viewers(session: 
 def test_an_unknown_run_or_action_gives_a_message(session: Session, client: FakeWorkbench) -> None:
     run = client.start("Hello", paused=True)
     assert "no run" in return_errors(session.control)({"run": "x", "action": "pause"})["error"]["message"]
-    assert "no such action" in return_errors(session.control)({"run": run.id, "action": "__init__"})["error"]["message"]
+    assert (
+        "requested action does not exist"
+        in return_errors(session.control)({"run": run.id, "action": "__init__"})["error"]["message"]
+    )
     assert return_errors(session.fetch_trace)({"run": None, "from": "x"})["error"]["remedy"]
     assert return_errors(session.change)({"run": "x", "params": {}})["error"]["message"]
     run.cancel()

@@ -350,7 +350,7 @@ def test_a_view_gets_the_statistics_for_researchers(run: FakeRun) -> None:
 def test_a_widget_accepts_only_its_own_run_and_public_actions(run: FakeRun) -> None:
     wire = Wire(w.live(run, FakeClient()))
     assert "was not started by this widget" in wire.ask("control", run="another", action="cancel")["error"]["message"]
-    assert "no such action" in wire.ask("control", run=run.id, action="__init__")["error"]["message"]
+    assert "requested action does not exist" in wire.ask("control", run=run.id, action="__init__")["error"]["message"]
     live = wire.live
     live._on_message(live, {"id": "x", "call": "_follow", "payload": {}}, [])
     assert not [m for m in wire.sent if m.get("id") == "x"], "only public calls are answered"

@@ -97,9 +97,13 @@ def advise(
         WorkbenchError: the request is invalid (raised before the first step), or plain decoding fails on a prompt.
     """
     if not 1 <= len(prompts) <= PROMPTS:
-        raise PromptError(f"{len(prompts)} prompts are out of range.", f"Give 1 to {PROMPTS} prompts.")
+        raise PromptError(
+            f"{len(prompts)} prompts cannot be measured in one recommendation.", f"Give 1 to {PROMPTS} prompts."
+        )
     if not SHORTEST_S <= seconds <= LONGEST_S:
-        raise ParameterError(f"{seconds:g} seconds are out of range.", f"Give {SHORTEST_S} to {LONGEST_S:,} seconds.")
+        raise ParameterError(
+            f"A time limit of {seconds:g} seconds is out of range.", f"Give {SHORTEST_S} to {LONGEST_S:,} seconds."
+        )
     texts = [p if isinstance(p, BenchPrompt | tuple) else BenchPrompt(f"prompt {i + 1}", p, chat=True)
              for i, p in enumerate(prompts)]  # fmt: skip
     for i, text in enumerate(texts):
@@ -108,11 +112,13 @@ def advise(
     entries = {m["name"]: m for m in backend.methods(target, drafter)}
     for name in methods:
         if name in entries and not entries[name]["available"]:
-            raise MethodUnavailableError(f"{name} cannot run: {entries[name]['reason']}", "Leave this method out.")
+            raise MethodUnavailableError(
+                f"{name} cannot run: {entries[name]['reason']}", "Remove this method from the request."
+            )
     candidates = [method_info.get(name) for name in methods or entries if methods or entries[name]["available"]]
     candidates = [method for method in candidates if is_candidate(method)]
     if not candidates:
-        raise MethodUnavailableError("No method that drafts runs on this target.", "Choose another target.")
+        raise MethodUnavailableError("No speculative method can run on this target.", "Choose another target.")
     target_name = target or str(backend.targets()[0]["name"])
     return _steps(backend, texts, candidates, seconds, target_name, drafter, max_new_tokens, user, stopped)
 

@@ -169,8 +169,9 @@ def page(reports: Sequence[dict[str, Any]]) -> str:
     lines = [
         "# Correct answers under approximate verifiers",
         "",
-        f"Answers of `{METHOD}` with the exact rule and with each approximate rule: τ, and the number of answers that "
-        "a program finds right. Problems and seeds are the same for all. `workbench docs` writes this page.",
+        f"Answers of the method `{METHOD}` with the exact verifier and with each approximate verifier: τ, and "
+        f"the number of answers that a program judged correct. All verifiers get the same problems and seeds. "
+        f"`workbench docs` writes this page.",
     ]
     for report in reports:
         lines += [

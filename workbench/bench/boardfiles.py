@@ -34,5 +34,5 @@ def read(name: str, boards_folder: Path | None = None) -> dict[str, Any]:
         return {}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise WorkbenchError(
-            f"{path} cannot be read: {error}", "Delete the file and generate the board again."
+            f"{path} cannot be read: {error}", "Delete the file, then generate the results board again."
         ) from None

@@ -52,7 +52,7 @@ from workbench.trace.metrics import count_drafted
 
 FAMILY_PROMPT = (3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 1, 4, 1)
 """Token ids of a prompt that repeats itself, so that methods that copy from the text can draft."""
-NO_REFERENCE = "a masked-diffusion model has no plain decoding from left to right to compare with"
+NO_REFERENCE = "a masked-diffusion model has no left-to-right plain decoding that its text could be compared with"
 
 
 def check_method(
@@ -116,7 +116,7 @@ def _note_fewer_runs(finding: Finding, n_runs: int, runs: int) -> Finding:
     """Return the finding of a sampling test, with a note if there was only time for a part of the runs."""
     if n_runs >= runs:
         return finding
-    detail = f"{finding.detail}; {n_runs:,} runs of {runs:,}, as many as there was time for"
+    detail = f"{finding.detail}; the time limit allowed only {n_runs:,} of {runs:,} runs"
     figures = finding.figures | {"runs_left_out": runs - n_runs} if finding.figures else finding.figures
     return dataclasses.replace(finding, detail=detail, figures=figures)
 
@@ -268,10 +268,10 @@ class _Greedy:
             elif not difference:
                 difference = f"prompt {i + 1} with {describe_setting(configured)} differs at token {position + 1}"
         tried = len(cases) - len(refused) - left_out
-        detail = f"{n_equal} of {tried} texts equal" + (f"; {difference}" if difference else "")
+        detail = f"{n_equal} of {tried} texts are equal" + (f"; {difference}" if difference else "")
         if left_out:
             detail += (
-                f"; a sample, {len(others) - left_out} of {len(others)} other settings: there was no time for more"
+                f"; the time limit allowed only {len(others) - left_out} of {len(others)} settings besides the defaults"
             )
         detail += f"; refused on this target: {', '.join(refused)}" if refused else ""
         return cls(n_equal, tried, n_drafted, detail, left_out)

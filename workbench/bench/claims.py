@@ -77,7 +77,9 @@ def speedup_figure(estimate: Estimate | None, setting: str) -> Measurement:
         WorkbenchError: there are too few prompts for an interval, without which no verdict can be drawn.
     """
     if estimate is None or estimate.low is None or estimate.high is None:
-        raise WorkbenchError("A speed claim needs three prompts that both methods ran.", "Measure more prompts.")
+        raise WorkbenchError(
+            "A speed claim needs at least three prompts on which both methods were measured.", "Measure more prompts."
+        )
     return Measurement(
         estimate.value, estimate.low, estimate.high, estimate.prompts, f"{setting}; geometric mean over prompts"
     )

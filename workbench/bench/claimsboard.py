@@ -125,7 +125,7 @@ def _column(claim: Claim, column: str, saved_rows: dict[str, Any]) -> dict[str, 
 def format_paper_figure(low: float | None, high: float | None, neutral: float) -> str:
     """Return a paper's figure or range of figures as text."""
     if low is None or high is None:
-        return f"more than {neutral:g} (no figure)"
+        return f"more than {neutral:g} (the paper gives no number)"
     return f"{low:g}" if low == high else f"{low:g}–{high:g}"
 
 
@@ -134,7 +134,10 @@ def format_figure(measured: dict[str, Any]) -> str:
     figure = f"{measured['value']:.3g} ({measured['low']:.3g}–{measured['high']:.3g}, n = {measured['n']})"
     answers = measured.get("answers")
     return figure + (
-        f"; answers {answers['value']:.3g} ({answers['low']:.3g}–{answers['high']:.3g})" if answers else ""
+        f"; correct answers relative to the exact verifier {answers['value']:.3g} "
+        f"({answers['low']:.3g}–{answers['high']:.3g})"
+        if answers
+        else ""
     )
 
 
@@ -145,7 +148,7 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
         "claim": lambda row: (
             row["quantity"] + (f"<br>*By construction:* {row['by_construction']}" if row["by_construction"] else "")
         ),
-        "the paper: setting, figure, source": lambda row: (
+        "the paper's setting, figure and source": lambda row: (
             f"{row['setting']}: **{format_paper_figure(row['low'], row['high'], row['neutral'])}**; {row['source']}"
         ),
     }
@@ -178,16 +181,18 @@ RULES = (
     "and on SmolLM2-135M-Instruct, a real chat model. `workbench.bench.claims.compute_verdict` computes the verdict "
     "from the two figures:",
     "",
-    "- **reproduced in size**: the whole 95 % interval lies on the paper's side of “no change”, and the value within a "
-    "quarter of the paper's range, or within the narrower tolerance of a closed form.",
-    "- **reproduced in direction**: the whole interval lies on the paper's side.",
-    "- **inconclusive**: the interval contains both sides.",
-    "- **contradicted**: the whole interval lies on the other side.",
+    "- **reproduced in size**: the whole 95 % interval lies on the paper's side of “no change”, and the "
+    "measured value lies within a quarter of the paper's range, or within the narrower tolerance of a "
+    "closed-form prediction.",
+    "- **reproduced in direction**: the whole 95 % interval lies on the paper's side of “no change”.",
+    "- **inconclusive**: the 95 % interval contains “no change”.",
+    "- **contradicted**: the whole 95 % interval lies on the opposite side of “no change” from the paper.",
     "",
     "A claim of no change (1 in the paper) is reproduced if the whole interval lies within the tolerance, and "
-    "contradicted if all of it lies outside. **By construction**: the figure follows from a definition or from the "
-    "structure of what is measured; it is shown and not counted as a verdict. **Answers not kept**: an approximate "
-    "rule keeps fewer than 95 % of the exact rule's right answers in the same runs, so that its gain gets no verdict. "
+    "contradicted if the whole interval lies outside. **By construction**: the figure follows from a definition "
+    "or from the way it is measured; it is shown, but counts as no verdict. **Answers not kept**: an "
+    "approximate verifier gives fewer than 95 % of the exact verifier's correct answers in the same runs, so "
+    "its gain gets no verdict. "
     "Claims about speed keep the figure of the last measurement on an idle machine. `workbench claims --all --report` "
     "measures everything again, with `--target smollm2` for SmolLM2.",
 )

@@ -39,7 +39,8 @@ def prepare(
     parsed = [Lane.of(lane) for lane in lanes]
     if len(parsed) > LANES:
         raise ParameterError(
-            f"{len(parsed)} lanes cannot be compared.", f"Give 1 to {LANES}; plain decoding is added automatically."
+            f"{len(parsed)} lanes (compared methods) cannot be compared at once.",
+            f"Give 1 to {LANES} lanes; plain decoding is added automatically.",
         )
     repeated = next((lane for i, lane in enumerate(parsed) if lane in parsed[:i]), None)
     if repeated is not None:
@@ -49,20 +50,22 @@ def prepare(
     if not 1 <= len(prompts) <= PROMPTS:
         raise PromptError(f"A comparison on {len(prompts)} prompts is not possible.", f"Give 1 to {PROMPTS} prompts.")
     if not 1 <= plan.repeats <= REPEATS:
-        raise ParameterError(f"repeats={plan.repeats} is out of range.", f"Use 1 to {REPEATS}.")
+        raise ParameterError(f"The number of repeats, {plan.repeats}, is out of range.", f"Use 1 to {REPEATS}.")
     specs = method_info.sampling()
     for name, value in plan.sampling.items():
         if name not in specs:
             raise ParameterError(
                 f"{name} is not a sampling parameter.",
-                f"Give {', '.join(specs)} for all lanes, and other parameters with their lane.",
+                f"As sampling parameters of all lanes, give {', '.join(specs)}; give other parameters with a lane.",
             )
         specs[name].parse(value)
     added = not any(lane.is_plain for lane in parsed)
     parsed = [Lane(BASELINE), *parsed] if added else parsed
     runs = len(parsed) * (len(prompts) * plan.repeats + 1)
     if runs > RUNS:
-        raise CapacityError(f"This comparison has {runs} runs; {RUNS} is the limit.", "Use fewer prompts or repeats.")
+        raise CapacityError(
+            f"This comparison would need {runs} runs; the limit is {RUNS}.", "Use fewer prompts or repeats."
+        )
     texts = [p if isinstance(p, BenchPrompt) else BenchPrompt(f"prompt {i + 1}", p) for i, p in enumerate(prompts)]
     if not all(isinstance(p.prompt, str) and p.prompt.strip() for p in texts):
         raise PromptError("A prompt is empty.", "Write at least one word for the model to continue.")
@@ -187,7 +190,7 @@ def finish(steps: Iterator[Step], progress: Callable[[Step], None] | None = None
         getattr(steps, "close", lambda: None)()
         if comparison is None:
             raise
-    assert comparison is not None, "the last step holds the comparison"
+    assert comparison is not None, "the last step of a comparison contains its result"
     return comparison
 
 

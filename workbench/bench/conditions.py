@@ -192,9 +192,9 @@ def describe_differences(recorded: Mapping[str, Any] | None, requested: Mapping[
         requested: conditions of the requested measurement.
     """
     if recorded is None:
-        return ["measuring conditions were not recorded"]
+        return ["the measuring conditions of the saved cell were not recorded"]
     if requested is None:
-        return ["the conditions here are unknown until the models are loaded"]
+        return ["the measuring conditions on this machine are unknown until the models are loaded"]
     names = ("measuring", "at_once", "device", "dtype", "drafter_dtype")
     texts = [_words(n, recorded.get(n), requested.get(n)) for n in names if recorded.get(n) != requested.get(n)]
     for group in ("machine", "versions", "weights"):

@@ -138,7 +138,7 @@ def load_suite(name: str, data: Path | None = None) -> list[BenchPrompt]:
     path = next((candidate for candidate in paths if candidate.is_file()), None)
     if path is None:
         raise PromptError(
-            f"There is no {dataset.file} in {data}.",
+            f"The folder {data} contains no file {dataset.file}.",
             f"Get the file from {dataset.source} ({dataset.licence}), or give another folder with --data.",
         )
     prompts = list(_read(path, dataset))
@@ -153,7 +153,7 @@ def _read(path: Path, dataset: Dataset) -> Iterator[BenchPrompt]:
         data = gzip.decompress(data) if path.suffix == ".gz" else data
         lines = data.decode("utf-8").split("\n")
     except (OSError, EOFError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is damaged or not UTF-8 text"
+        reason = getattr(error, "strerror", None) or "the file is damaged or not UTF-8 text"
         raise PromptError(f"{path} cannot be read: {reason}.", f"Get the file from {dataset.source}.") from None
     for number, line in enumerate(lines, 1):
         if line.strip():
@@ -167,7 +167,9 @@ def _parse(line: str, number: int, path: Path, dataset: Dataset) -> BenchPrompt:
         prompt = None
     if prompt is None or not isinstance(prompt.prompt, str) or not prompt.prompt.strip():
         form = " ".join((dataset.read.__doc__ or "").split()).partition(" such as ")[2]
-        raise PromptError(f"Line {number} of {path} is not a question of this suite.", f"A row looks like {form}")
+        raise PromptError(
+            f"Line {number} of {path} is not a question in the format of this suite.", f"A row looks like {form}"
+        )
     return prompt
 
 

@@ -31,7 +31,8 @@ from workbench.trace.events import Trace
 
 IDENTICAL, NUMERICS, BUG = "identical", "numerics", "bug"
 
-STEPWISE, AT_ONCE, AS_ROUNDS = "token by token", "the prefix at once", "in forward passes as long as the run's"
+STEPWISE, AT_ONCE = "token by token", "with the whole prefix in one forward pass"
+AS_ROUNDS = "in forward passes of the same lengths as in the run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +94,18 @@ class Difference:
         gap = f"{self.plain_text!r}, whose logit is {self.gap:.4g} larger"
         agreeing = [r.how for r in self.readings if r.token == self.run]
         if self.verdict == NUMERICS and agreeing:
-            explanation = f"Plain decoding {' and '.join(agreeing)} also gives {self.run_text!r}: numerics."
+            explanation = (
+                f"Plain decoding {' and '.join(agreeing)} also gives {self.run_text!r}, so the "
+                f"difference is a rounding effect."
+            )
         elif self.verdict == NUMERICS:
-            explanation = f"Rounding alone changes this difference by {self.rounding:.4g} here: numerics."
+            explanation = (
+                f"Rounding alone changes this difference by {self.rounding:.4g} here, so it is a rounding effect."
+            )
         else:
             explanation = (
-                f"Plain decoding from this prefix never gives {self.run_text!r}, and rounding changes the difference "
-                f"by {self.rounding:.4g} only: a bug."
+                f"Plain decoding from this prefix never gives {self.run_text!r}, and rounding changes the "
+                f"difference by only {self.rounding:.4g}, so this is a bug."
             )
         return f"{intro}{gap}. {explanation}"
 
@@ -158,20 +164,23 @@ def examine(models: Models, trace: Trace, images: Any = None) -> Diagnosis:
     for name, neutral in (("temperature", 0.0), ("repetition_penalty", 1.0)):
         if header.params.get(name, neutral) != neutral:
             raise ParameterError(
-                f"The run has {name} {header.params[name]}: plain decoding may give another text.",
+                f"The run has {name} {header.params[name]}, with which plain decoding may give a different text.",
                 "Examine a greedy run without penalties.",
             )
     dtype = str(models.target.weight_dtype).removeprefix("torch.")
     if (header.target, header.dtype) != (models.target_name, dtype):
         raise WorkbenchError(
             f"The run used {header.target} in {header.dtype}, but {models.target_name} in {dtype} is loaded.",
-            "Load the same target in the same dtype.",
+            "Load the target of the run, in the dtype of the run.",
         )
     if not header.prompt_tokens:
-        raise WorkbenchError("The trace lacks the tokens of its prompt.", "Examine a run recorded with its prompt.")
+        raise WorkbenchError(
+            "The trace does not contain the tokens of its prompt.", "Examine a run recorded with its prompt."
+        )
     if getattr(header, "pictures", None) and images is None:
         raise WorkbenchError(
-            "The run's prompt has images, which a trace does not store in full.", "Run the prompt again here."
+            "The run's prompt has images, which a trace does not store in full.",
+            "Run the prompt again on this machine, then examine the new run.",
         )
     tokens = trace.token_ids
     stepwise = _plain_logits(models, header.prompt_tokens, tokens, [(1, 1)] * len(tokens), images)

@@ -48,7 +48,7 @@ class Fit:
         cell, observed, expected = self.worst
         return (
             f"χ² = {self.statistic:.1f} with {self.freedom} degrees of freedom, p = {self.p_value:.2g} "
-            f"(worst cell {cell}: {observed} seen, {expected:.1f} expected)"
+            f"(worst outcome {cell}: {observed} observed, {expected:.1f} expected)"
         )
 
 
@@ -91,7 +91,7 @@ def chi_square(counts: Mapping[Any, int], probs: Mapping[Any, float]) -> Fit:
         else:
             pooled.append((cell, observed, expected))
     if rest_cells:
-        pooled.append((f"{rest_cells} rare cells", rest_observed, rest_expected))
+        pooled.append((f"{rest_cells} rare outcomes together", rest_observed, rest_expected))
     parts = [(observed - expected) ** 2 / expected for _, observed, expected in pooled]
     worst = pooled[max(range(len(parts)), key=parts.__getitem__)] if parts else ("none", 0, 0.0)
     freedom = max(len(pooled) - 1, 0)

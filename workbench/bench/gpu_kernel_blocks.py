@@ -62,7 +62,7 @@ class Tile:
     warps: int = 4
 
     def __str__(self) -> str:
-        return f"{self.rows} rows × {self.step}, splits × {self.splits:g}, {self.warps} warps"
+        return f"tile of {self.rows} rows × {self.step} inputs, splits × {self.splits:g}, {self.warps} warps"
 
 
 TILES = (
@@ -138,7 +138,7 @@ def require_kernels(device: torch.device) -> None:
         raise SkippedBlockError("Triton is not installed")
     if device.type != "cuda" and not is_interpreting():
         raise SkippedBlockError(
-            "on a CPU the kernels run only in Triton's interpreter: set TRITON_INTERPRET=1 before the start"
+            "on a CPU the kernels run only in Triton's interpreter: set TRITON_INTERPRET=1 before starting Python"
         )
 
 

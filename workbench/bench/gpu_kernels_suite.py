@@ -55,11 +55,13 @@ PASS_SIZES = (
 TOY_PASS_SIZES = ((1, 1, 20), (2, 3, 20))
 BATCHES, CONTEXTS = (1, 8, 64), (256, 1000)
 NOT_BUILT = {
-    "device-resident rounds of other families": "built for plain decoding, draft models and Medusa's heads only",
-    "programmatic dependent launch": "not built yet: no kernel signals its successor",
-    "five kernels a layer": "not built yet: rope with cache write and the merge of attention run alone",
-    "profile of a round by kernels": "not built yet",
-    "transformers' assisted generation": "in `workbench bench --suite gpu`, which takes longer than a few minutes",
+    "device-resident rounds of other methods": "implemented for plain decoding, draft models and Medusa's heads only",
+    "programmatic dependent launch": "not implemented yet: no kernel lets the next kernel start early",
+    "five kernels a layer": "not implemented yet: RoPE with the cache write, and the merge of attention splits, "
+    "are separate kernels",
+    "profile of a round by kernels": "not implemented yet",
+    "transformers' assisted generation": "not part of this suite: `workbench bench --suite gpu` measures it, "
+    "which takes longer than a few minutes",
 }
 """GPU measurements that the suite `gpu-kernels` does not contain, with the reason."""
 
@@ -147,7 +149,7 @@ def page(report: dict[str, Any]) -> str:
         _table("Not measured", report, "skipped", ("block", "why")),
     ]  # fmt: skip
     if report.get("machine", {}).get("interpreted"):
-        parts.insert(0, "Measured on a CPU: times of the kernels are those of Triton's interpreter, not of a GPU.")
+        parts.insert(0, "Measured on a CPU: kernel times are those of Triton's interpreter, not of a GPU.")
     return "\n\n".join(part for part in parts if part) + "\n"
 
 

@@ -193,7 +193,7 @@ def measure_rounds(shape: Shape, dtype: torch.dtype, level: float, context: int,
                 speedup = entry["tokens_per_s"] / plain[temperature]["tokens_per_s"]
                 s_over_tau, closed_form = speedup / entry["tau"], 1 / (1 + DRAFT * c)
                 entry |= {
-                    "drafter": f"first {shape.draft_layers} of {shape.layers} layers",
+                    "drafter": f"the target's first {shape.draft_layers} of {shape.layers} layers",
                     "agreement": round(reached, 3),
                     "draft_length": DRAFT,
                     "c": round(c, 4),

@@ -112,7 +112,7 @@ def bench_gpu(
         "new tokens at most": plan.max_new_tokens,
         "temperature": plan.sampling.temperature,
         "draft length on the random targets": None if methods else depth,
-        "copy": f"{_gigabytes(rate)}/s read and written",
+        "copy": f"{_gigabytes(rate)}/s, bytes read plus bytes written",
         "left out": "; ".join(left_out) or None,
     }
     return report
@@ -129,9 +129,16 @@ def describe_bandwidth_limit(models: Models, rows: Sequence[BenchRow], rate: flo
     n_bytes = bytes_read(models.target.model)
     at_rate = 1e3 * n_bytes / rate
     measured_ms = next((row.verify_ms_per_round for row in rows if row.method == BASELINE), None)
-    measured = "" if not measured_ms else f"; it took {measured_ms:.3g} ms, {at_rate / measured_ms:.0%} of that rate"
-    kernels = "by Triton kernels" if models.target.runs_kernels else "by the model's own layers"
-    return f"{kernels}, reads {_gigabytes(n_bytes)}, which takes {at_rate:.3g} ms at the copy rate{measured}"
+    measured = (
+        ""
+        if not measured_ms
+        else (f"; the forward pass took {measured_ms:.3g} ms, which is {at_rate / measured_ms:.0%} of the copy rate")
+    )
+    kernels = "by Triton kernels" if models.target.runs_kernels else "by transformers' own layers"
+    return (
+        f"{kernels}, a plain forward pass reads {_gigabytes(n_bytes)}, which takes {at_rate:.3g} ms at the "
+        f"copy rate{measured}"
+    )
 
 
 def _bench_shape(
@@ -154,7 +161,8 @@ def _bench_shape(
         reached = damp_to(models, shape.draft_layers, level)
         name = f"{shape.name}, acceptance {level:g}"
         drafter = (
-            f"its first {shape.draft_layers} of {shape.layers} layers, which agree with it on {reached:.0%} of tokens"
+            f"the target's first {shape.draft_layers} of {shape.layers} layers, which agree with the target on "
+            f"{reached:.0%} of tokens"
         )
         pair = dataclasses.replace(models, target_name=name, drafter_name=drafter, shared={})
         report = bench_methods(pair, methods, _prompts(shape), plan, _named(progress, name))
@@ -232,7 +240,7 @@ def _too_large(shape: Shape, device: torch.device, dtype: torch.dtype) -> str:
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
     if free is None or n_bytes + ROOM_BYTES <= free:
         return ""
-    return f"{_gigabytes(n_bytes)} of weights do not fit into {_gigabytes(free)} of free memory"
+    return f"{_gigabytes(n_bytes)} of weights do not fit into {_gigabytes(free)} of free GPU memory"
 
 
 def _gigabytes(n_bytes: float) -> str:

@@ -59,12 +59,15 @@ class Axis:
                 values += [str(i) for i in range(int(first), int(last) + 1)]
             elif dots and (first.lstrip("-").isdigit() or last.lstrip("-").isdigit()):
                 raise ParameterError(
-                    f"{value.strip()!r} is not a range of whole numbers.", f"Write a range as in {name.strip()}=1..6."
+                    f"{value.strip()!r} is not a range of whole numbers.",
+                    f"Write a range as in {name.strip()}=1..6 (first..last).",
                 )
             elif value.strip():
                 values.append(value.strip())
         if not equals or not name.strip() or not values:
-            raise ParameterError(f"{text!r} is not an axis.", "Write an axis as in depth=1,2,4 or depth=1..6.")
+            raise ParameterError(
+                f"{text!r} is not an axis of a sweep.", "Write an axis as in depth=1,2,4 or depth=1..6."
+            )
         return cls(name.strip(), tuple(values))
 
 
@@ -164,18 +167,20 @@ class Sweep:
         names = [axis.name for axis in self.axes]
         if not 1 <= len(names) <= 2 or len(set(names)) < len(names):
             raise ParameterError(
-                f"Cannot sweep the axes: {', '.join(names) or 'none'}.", "Give one axis, or two different ones."
+                f"Cannot sweep the axes: {', '.join(names) or 'none'}.", "Give one axis, or two different axes."
             )
         if not 1 <= self.repeats <= REPEATS:
-            raise ParameterError(f"repeats={self.repeats} is out of range.", f"Use 1 to {REPEATS}.")
+            raise ParameterError(f"The number of repeats, {self.repeats}, is out of range.", f"Use 1 to {REPEATS}.")
         sweep = replace(
             self, axes=tuple(Axis(a.name, tuple(self._value(a.name, v) for v in a.values)) for a in self.axes)
         )
         for axis in sweep.axes:
             if not axis.values or len(set(axis.values)) < len(axis.values):
-                raise ParameterError(f"{axis.name} has no values, or a value twice.", "Give each value once.")
+                raise ParameterError(
+                    f"The axis {axis.name} has no values, or has a value twice.", "Give each value once."
+                )
         if (count := len(list(itertools.product(*(axis.values for axis in sweep.axes))))) > CELLS:
-            raise CapacityError(f"This sweep has {count} cells; {CELLS} is the limit.", "Give fewer values.")
+            raise CapacityError(f"This sweep would have {count} cells; the limit is {CELLS}.", "Give fewer values.")
         sweep.cells()  # raises errors of any cell
         return sweep
 
@@ -240,7 +245,7 @@ class Sweep:
                 raise UnknownNameError.of("group of prompts", name, groups_of(bundled))
         selected = [[p for p in bundled if p.group == name][: self.limit] for name in groups]
         if not any(selected):
-            raise PromptError("There is no prompt to measure on.", "Set limit to 1 or more.")
+            raise PromptError("The sweep has no prompt to measure on.", "Set limit to 1 or more.")
         return tuple(itertools.chain.from_iterable(selected))
 
     def to_wire(self) -> dict[str, Any]:

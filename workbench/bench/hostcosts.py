@@ -37,16 +37,16 @@ NAMES = (
     "lookahead", "jacobi",
 )  # fmt: skip
 GROWS = {
-    "prompt-lookup": "a look-up in a dictionary",
+    "prompt-lookup": "one dictionary look-up",
     "suffix": "one scan of an int32 array of at most 65,536 tokens",
-    "aggressive": "a scan of the input after the output differs from it",
+    "aggressive": "a scan of the prompt from the position where the output began to differ from it",
     "stand": "look-ups in a dictionary of at most 16,384 contexts",
-    "adaptive-trigram": "look-ups in a dictionary of at most 16,384 pairs",
+    "adaptive-trigram": "look-ups in a dictionary of at most 16,384 token pairs",
     "token-recycling": "one look-up per node of the draft",
-    "lookahead-trie": "the nodes below one node; the trie has at most 65,536",
-    "rest": "bisections: logarithmic in the datastore, constant in the context",
-    "lookahead": "a look-up in a dictionary of at most 16,384 n-grams",
-    "jacobi": "one guess per token of the draft",
+    "lookahead-trie": "a search of the nodes below one node of a trie of at most 65,536 nodes",
+    "rest": "bisections, whose time grows with the logarithm of the datastore's size and not with the context",
+    "lookahead": "one look-up in a dictionary of at most 16,384 n-grams",
+    "jacobi": "one guessed token per position of the draft",
 }
 """Part of each drafter's work per round that may grow with the context length, according to the drafter's code."""
 
@@ -281,11 +281,12 @@ def page(report: dict[str, Any]) -> str:
         [
             "# Host overhead of drafting",
             "",
-            "Milliseconds per round that each text-only drafter, with its default parameters, takes to propose and to "
-            f"observe, by tokens of context: the median of {report['rounds']} rounds. "
-            "No model runs; the text is this project's own, in a vocabulary of "
-            f"{report['vocabulary']:,} tokens. Drafters that run layers of the target are left out: their costs are "
-            "part of the measured phases of each round.  `rasd` does the same look-up as `rest`. Made by "
+            "Milliseconds per round that each drafter without a model, with its default parameters, takes to "
+            "propose a draft and to process the round's result, by tokens of context: the median of "
+            f"{report['rounds']} rounds. No model runs; the text is the source text of this project, in a "
+            f"vocabulary of {report['vocabulary']:,} tokens. Drafters that run layers of the target are left "
+            "out, since a run already measures their time in each round. `rasd` does the same look-up as "
+            "`rest`. Made by "
             f"`workbench bench --suite host --out assets/boards/{BOARD}`, which continues after an interruption; "
             "`workbench docs` writes this page.",
             "",
@@ -297,9 +298,10 @@ def page(report: dict[str, Any]) -> str:
             "",
             table(report),
             "",
-            f"![Host milliseconds by context]({Path(BOARD).stem}.svg)",
+            f"![Host overhead in milliseconds by context length]({Path(BOARD).stem}.svg)",
             "",
-            f"`rest` at {REFERENCE_CONTEXT:,} tokens of context, by the size of its datastore, in memory:",
+            f"Host overhead of `rest` at {REFERENCE_CONTEXT:,} tokens of context, by the size of its datastore, "
+            f"which is in memory:",
             "",
             stores_table(report),
             "",

@@ -67,7 +67,8 @@ class Lane:
             return cls.parse(value)
         if not isinstance(value, dict) or not isinstance(value.get("method"), str):
             raise ParameterError(
-                "A lane has no method.", 'For example: {"method": "draft-model"}, or draft-model:depth=3.'
+                "A lane of the comparison names no method.",
+                'Write a lane as in {"method": "draft-model"}, or draft-model:depth=3.',
             )
         params, drafter = value.get("params") or {}, value.get("drafter") or None
         if not isinstance(params, dict) or not (drafter is None or isinstance(drafter, str)):

@@ -42,9 +42,9 @@ def why_not(models: Models) -> str:
     """Return the reason why llama.cpp cannot be compared with these models; empty if it can."""
     missing = [name for name in ("xllamacpp", "gguf") if importlib.util.find_spec(name) is None]
     if missing:
-        return f"{' and '.join(missing)} not installed (pip install xllamacpp gguf)"
+        return f"{' and '.join(missing)} not installed; run `pip install xllamacpp gguf`"
     if models.target.device.type != "cpu" or models.target.dtype not in DTYPES:
-        return "it can only be compared with a target in float32, bfloat16 or float16 on a CPU"
+        return "llama.cpp can be compared only with a target in float32, bfloat16 or float16 on a CPU"
     return ""
 
 
@@ -163,11 +163,13 @@ class LlamaCppContender:
             response = connection.getresponse()
             data = json.loads(response.read())
         except (OSError, http.client.HTTPException, ValueError) as error:
-            raise self._failure(f"gave no answer ({type(error).__name__})") from error
+            raise self._failure(f"llama.cpp gave no answer ({type(error).__name__})") from error
         finally:
             connection.close()
         if response.status != http.client.OK:
-            raise ContenderFailedError(f"refused: {str(data.get('error', {}).get('message', data))[:200]}")
+            raise ContenderFailedError(
+                f"llama.cpp refused the request: {str(data.get('error', {}).get('message', data))[:200]}"
+            )
         return data
 
     def _failure(self, what: str) -> ContenderFailedError:

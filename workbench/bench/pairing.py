@@ -132,7 +132,7 @@ def stop_reason(ratios: Sequence[float], seconds: float) -> str:
     strict = estimate({0: ratios}, STOPPING_CONFIDENCE) if len(ratios) >= MIN_PAIRS else None
     if strict is not None and strict.low is not None and strict.high is not None:
         if strict.low > 1 or strict.high < 1:
-            return "the interval lies on one side of 1×"
+            return "the speed-up's interval lies entirely on one side of 1×"
         overall = estimate({0: ratios})
         if overall is not None and overall.high is not None and overall.high / overall.value <= 1 + MAX_HALF_WIDTH:
             return f"the speed-up is known to ±{MAX_HALF_WIDTH:.0%}"

@@ -118,7 +118,7 @@ def load_prompts(path: Path | None = None) -> list[BenchPrompt]:
     try:
         lines = read_regular(path, or_pipe=True).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        reason = getattr(error, "strerror", None) or "the file is not UTF-8 text"
         raise PromptError(f"The prompts cannot be read from {path}: {reason}.", "Give a JSON Lines file.") from None
     return _of_lines(lines, str(path))
 

@@ -109,10 +109,14 @@ def recommend(
         WorkbenchError: no method runs on this target.
     """
     if not prompts:
-        raise PromptError("There is no prompt to measure on.", "Give --prompts FILE, or save runs and give --last N.")
+        raise PromptError(
+            "The recommendation has no prompt to measure on.", "Give --prompts FILE, or save runs and give --last N."
+        )
     selected = list(methods) or candidates(models)
     if not selected:
-        raise WorkbenchError("No method that drafts runs on this target.", "`workbench methods` lists what is missing.")
+        raise WorkbenchError(
+            "No speculative method can run on this target.", "`workbench methods` says why each method cannot run."
+        )
     engine, start, complete = Engine(models, record=False), now(), True
 
     def candidate(one: ConfiguredMethod) -> Candidate:

@@ -48,13 +48,16 @@ class RankedMethod:
             return "Only plain decoding was measured."
         tau, round_cost = self.tau, self.round_cost
         acceptance = (
-            "no draft was tested" if self.acceptance is None else f"{self.acceptance:.0%} of its drafts accepted"
+            "no draft was tested"
+            if self.acceptance is None
+            else f"{self.acceptance:.0%} of its tested draft tokens accepted"
         )
-        cost = f"a round costs {round_cost:.2f} plain steps"
+        cost = f"a round takes as long as {round_cost:.2f} plain decoding steps"
         if self.draft_ms is not None and self.verify_ms is not None:
             cost += f" ({self.draft_ms:.1f} ms drafting, {self.verify_ms:.1f} ms verifying)"
         return (
-            f"{tau:.2f} tokens per pass, {acceptance}; {cost}: {tau:.2f} / {round_cost:.2f} = {tau / round_cost:.2f}."
+            f"{tau:.2f} tokens per pass, {acceptance}; {cost}; {tau:.2f} / {round_cost:.2f} = "
+            f"{tau / round_cost:.2f} times plain decoding."
         )
 
     def to_wire(self) -> dict[str, Any]:
@@ -126,7 +129,7 @@ class Recommendation:
                 + (
                     ": methods that copy can benefit."
                     if self.repeats >= HIGH_REPETITION
-                    else ": there is little to copy."
+                    else ": methods that copy find little to copy."
                 )
             )
         )
@@ -144,17 +147,17 @@ class Recommendation:
         """Return sentences about prompts, methods and runs that the measurement left out; empty if there are none."""
         sentences = list[str]()
         if self.complete and len(self.prompts) < self.asked:
-            sentences.append(f"The time sufficed for {len(self.prompts)} of {self.asked} prompts.")
+            sentences.append(f"The time limit allowed only {len(self.prompts)} of {self.asked} prompts.")
         if self.unreached and self.complete:
             n = len(self.unreached)
             sentences.append(
-                f"The time did not suffice for {n} {'method' if n == 1 else 'methods'}: {', '.join(self.unreached)}."
+                f"The time limit left {n} {'method' if n == 1 else 'methods'} unmeasured: {', '.join(self.unreached)}."
             )
         if self.disturbed:
             runs = "run is" if self.disturbed == 1 else "runs are"
             sentences.append(
-                f"{self.disturbed} plain {runs} left out: far slower than the other runs, because of other work on the "
-                "machine."
+                f"{self.disturbed} plain decoding {runs} left out: far slower than the other runs, probably "
+                f"because of other work on the machine."
             )
         if self.refused:
             sentences.append(

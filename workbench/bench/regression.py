@@ -152,17 +152,17 @@ class Regression:
     def to_markdown(self) -> str:
         """Return the comparison of two bench reports as Markdown: the significant changes, then all changes."""
         significant = [change for change in self.changes if change.verdict in ("better", "worse")]
-        lines = [f"**{len(significant)} of {len(self.changes)} figures differ beyond noise.**", ""]
+        lines = [f"**{len(significant)} of {len(self.changes)} figures differ significantly.**", ""]
         lines += [_sentence(change) for change in significant] + [""] * bool(significant)
         lines += [markdown_table(COLUMNS, self.changes, left=("figure", "verdict"))]
         lines += ["", f"Old: {self.machines[0]}.", f"New: {self.machines[1]}."]
         if self.differences:
             lines.append("Differences: " + "; ".join(f"{n} {old} → {new}" for n, old, new in self.differences) + ".")
         if self.missing:
-            lines.append(f"In one report only: {', '.join(self.missing)}.")
+            lines.append(f"Present in only one of the reports: {', '.join(self.missing)}.")
         lines.append(
-            f"Wilcoxon's signed-rank test over prompts, Benjamini–Hochberg over all figures at {ALPHA:.0%}; "
-            f"changes below {TOLERANCE:.0%} are not reported."
+            f"Significance: Wilcoxon's signed-rank test over prompts, with Benjamini–Hochberg's correction over "
+            f"all figures at {ALPHA:.0%}; changes below {TOLERANCE:.0%} are not reported."
         )
         return "\n".join(lines) + "\n"
 

@@ -66,7 +66,7 @@ class BenchReport:
             parts += [f"**{name}**\n\n{markdown_table(COLUMNS, rows)}" for name, rows in self.groups.items()]
         note = ", ".join(f"{name} {value}" for name, value in self.settings.items() if value not in (None, ""))
         remarks = "" if self.complete else "Stopped before the end. "
-        remarks += "".join(f"Left out {n} of {why}. " for why, n in self.left_out.items())
+        remarks += "".join(f"Prompts left out: {n} of {why}. " for why, n in self.left_out.items())
         parts.append(f"{remarks}Measured on {describe(self.machine)}. {note}.")
         return "\n\n".join(parts) + "\n"
 

@@ -63,7 +63,9 @@ def read_report(path: Path) -> BenchReport:
         version = wire.pop("schema")
         if version > SCHEMA_VERSION:
             raise WorkbenchError(
-                f"{path} has schema {version}; this workbench reads up to {SCHEMA_VERSION}.", "Update the workbench."
+                f"{path} has report schema {version}; this version of the workbench reads schemas up to "
+                f"{SCHEMA_VERSION}.",
+                "Update the workbench.",
             )
         if version < SCHEMA_VERSION:
             _renew(wire)
@@ -71,7 +73,7 @@ def read_report(path: Path) -> BenchReport:
         wire["groups"] = {name: [_row(row) for row in rows] for name, rows in wire["groups"].items()}
         return BenchReport(**wire)
     except (ValueError, KeyError, TypeError, AttributeError, PanicError, pl.exceptions.PolarsError) as error:
-        raise WorkbenchError(f"{path} is not a saved report: {type(error).__name__}.", _REMEDY) from None
+        raise WorkbenchError(f"{path} is not a saved benchmark report ({type(error).__name__}).", _REMEDY) from None
 
 
 def _row(row: dict[str, Any]) -> BenchRow:

@@ -155,15 +155,20 @@ def target_size(name: str, dtype: str) -> TargetSize:
     if folder is None or not config:
         raise WorkbenchError(f"The files of {name} are not on this machine.", "Use a bundled or downloaded target.")
     if dtype not in ITEM_BYTES:
-        raise WorkbenchError(f"A pass in {dtype} mixes number formats.", f"Use one of {', '.join(ITEM_BYTES)}.")
+        raise WorkbenchError(
+            f"A forward pass in {dtype} mixes number formats, so its limits cannot be computed.",
+            f"Use a target in one of {', '.join(ITEM_BYTES)}.",
+        )
     sizes = [config.get(key) for key in ("num_hidden_layers", "num_attention_heads", "hidden_size", "vocab_size")]
     if not all(isinstance(size, int) and size > 0 for size in sizes) or any(config.get(key) for key in _EXPERTS):
-        raise WorkbenchError(f"{name} is not a dense text decoder.", "Use a model without images or experts.")
+        raise WorkbenchError(
+            f"{name} is not a dense text decoder.", "Use a model without image input and without mixture of experts."
+        )
     layers, heads, hidden, vocabulary = (int(size or 0) for size in sizes)
     try:
         weights = count_model_weights(folder)
     except (SafetensorError, OSError) as error:
-        raise WorkbenchError(f"The weight files of {name} cannot be read.", "Fetch the model again.") from error
+        raise WorkbenchError(f"The weight files of {name} cannot be read.", "Download the model again.") from error
     if not config.get("tie_word_embeddings", False):
         weights -= vocabulary * hidden
     return TargetSize(
@@ -186,13 +191,16 @@ def machine_rates(device: str, dtype: str) -> MachineRates:
         WorkbenchError: the device is not available here, or has no memory for the measurement.
     """
     if device not in DEVICES:
-        raise WorkbenchError(f"The rates of {device} are not measured.", f"Use one of {', '.join(DEVICES)}.")
+        raise WorkbenchError(
+            f"Memory and compute rates of the device {device} cannot be measured.", f"Use one of {', '.join(DEVICES)}."
+        )
     try:
         rate = _copy_rate(device)
         product = matmul_rate(device, getattr(torch, dtype))
     except (RuntimeError, AssertionError) as error:  # AssertionError: torch was built without CUDA
         raise WorkbenchError(
-            f"The rates of {device} cannot be measured here.", "Open the run where it was made."
+            f"Memory and compute rates of the device {device} cannot be measured here.",
+            "Open the run on the machine where it was made.",
         ) from error
     return MachineRates(device, dtype, rate, product)
 
@@ -249,7 +257,10 @@ def roofline(trace: Trace, plain: Trace | None = None, is_timed_here: bool = Tru
     size = target_size(header.target, header.dtype)
     passes = target_passes(trace, size)
     if not passes:
-        raise WorkbenchError("The run has no target pass that counts.", "Use a run that drafts, or plain decoding.")
+        raise WorkbenchError(
+            "The run has no forward pass of the target that can be analysed.",
+            "Use a run that drafts, or plain decoding.",
+        )
     same = plain is not None and (plain.header.target, plain.header.dtype) == (header.target, header.dtype)
     single = [one for one in (target_passes(plain, size) if plain and same else passes) if one.tokens == 1]
     mean_context = round(statistics.fmean(one.context for one in passes))

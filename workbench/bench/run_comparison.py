@@ -17,7 +17,7 @@ from workbench.trace.speedup import INCONCLUSIVE, speedup
 HIGHER, LOWER = "higher", "lower"
 NOT_ALTERNATED = (
     "The runs were not measured alternately, so a change of the machine's load can explain a difference in speed. "
-    "Compare measures alternately."
+    "The Compare page measures alternately."
 )
 FIGURES = {"tau": ("tokens", "rounds"), "acceptance_rate": ("accepted", "tested")}
 """Figures that are quotients of sums over runs: names of numerator and denominator in `trace.metrics.summary`."""
@@ -46,7 +46,7 @@ def compare_runs(first: Sequence[Trace], second: Sequence[Trace]) -> dict[str, A
     groups = [_by_prompt(runs, numbers) for runs in (first, second)]
     common = sorted(groups[0].keys() & groups[1].keys())
     if not common:
-        problems.append("The groups have no prompt in common.")
+        problems.append("The two groups of runs have no prompt in common.")
     if problems:
         return {"problems": problems, "notes": [], "prompts": len(common), "figures": {}}
     used = [{prompt: group[prompt] for prompt in common} for group in groups]
@@ -54,7 +54,7 @@ def compare_runs(first: Sequence[Trace], second: Sequence[Trace]) -> dict[str, A
     notes = [f"{title}: {values}." for title, values in _differing(headers, _SAMPLING)]
     n_unused = sum(len(runs) for group in groups for prompt, runs in group.items() if prompt not in common)
     if n_unused:
-        notes.append(f"Not used: {n_unused} runs of prompts that only one group has.")
+        notes.append(f"Not used: {n_unused} runs whose prompt occurs in only one of the groups.")
     figures = {name: _difference(used, *parts) for name, parts in FIGURES.items()}
     if machines:
         notes += ["Speeds are not comparable. " + " ".join(machines)]
@@ -70,11 +70,11 @@ _TARGET: _Fields = {"The targets differ": lambda header: header.target}
 _MACHINE: _Fields = {
     "The machines differ": lambda header: header.hardware or "unknown",
     "The devices differ": lambda header: header.device,
-    "The number formats differ": lambda header: header.dtype,
+    "The number formats (dtypes) differ": lambda header: header.dtype,
 }
 _SAMPLING: _Fields = {
     "The temperatures differ": lambda header: header.params.get("temperature", 0),
-    "The maximum lengths differ": lambda header: header.max_new_tokens,
+    "The maximum numbers of new tokens differ": lambda header: header.max_new_tokens,
 }
 
 

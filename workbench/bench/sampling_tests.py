@@ -132,7 +132,7 @@ def check_distribution(
     def found(verdict: str, detail: str, figures: dict[str, object]) -> Finding:
         text = f"{detail}; refused: {', '.join(refused)}" if refused else detail
         text += f"; no promised distribution, not tested: {', '.join(map(describe_setting, weaker))}" if weaker else ""
-        text += f"; no time for {left_out} of {len(settings)} settings" if left_out else ""
+        text += f"; the time limit left {left_out} of {len(settings)} settings untested" if left_out else ""
         duration = time.perf_counter() - start
         return Finding(method.name, promise.value, claim, verdict, text, duration, "distribution", figures)
 
@@ -155,7 +155,7 @@ def check_distribution(
         "settings": {name: {"p_value": fits[name].p_value, "adjusted": adjusted[name]} for name in fits},
         "settings_left_out": left_out,
     }
-    detail = f"{runs} runs{_among(len(fits), worst, adjusted[worst])}, {fit}"
+    detail = f"{runs} sampled runs{_among(len(fits), worst, adjusted[worst])}: {fit}"
     if all(not result.freedom and not result.impossible for result in fits.values()):
         return found(SKIPPED, f"the target's distribution has a single outcome: {detail}", {})
     if promise is Promise.APPROXIMATE:
@@ -190,7 +190,11 @@ def low_ends(method: Method) -> Iterator[dict[str, Any]]:
 
 def _among(tests: int, worst: str, p: float) -> str:
     """Return a note for a finding: number of tested settings and the one with the worst fit; empty for one setting."""
-    return "" if tests == 1 else f" of each of {tests} settings, the worst fit {worst} (p = {p:.2g} by Holm)"
+    return (
+        ""
+        if tests == 1
+        else (f" of each of {tests} settings; worst fit with {worst} (p = {p:.2g} after Holm's correction)")
+    )
 
 
 def head_sampling_test(models: Models, prompt: Sequence[int] | Prompt, runs: int) -> SamplingTest:

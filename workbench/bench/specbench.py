@@ -50,7 +50,10 @@ def write_answers(report: BenchReport, folder: Path, decode: Callable[[list[int]
         if run["question"] is not None:
             methods[run["contender"]][run["question"]].append(run)
     if not methods:
-        raise WorkbenchError("No prompt of this suite is a numbered question.", "Use a suite such as spec-bench.")
+        raise WorkbenchError(
+            "Spec-Bench's answer files need numbered questions, and this suite has none.",
+            "Use a suite such as spec-bench.",
+        )
     model = str(report.settings.get("target") or "model")
     paths = []
     for method, questions in methods.items():
@@ -101,7 +104,7 @@ def read_answers(path: Path) -> dict[int, dict[str, Any]]:
     try:
         lines = read_regular(path).decode().split("\n")
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        reason = getattr(error, "strerror", None) or "the file is not UTF-8 text"
         raise WorkbenchError(f"{path} cannot be read: {reason}.", _REMEDY) from None
     answers: dict[int, dict[str, Any]] = {}
     for number, line in enumerate(lines, 1):

@@ -122,8 +122,8 @@ class StepDecoder:
         """
         if "news" not in message:
             raise WorkbenchError(
-                "The other app sends comparisons in a different format.",
-                "Use the same version of the workbench on both sides.",
+                "The connected app sends comparison results in the format of another version.",
+                "Use the same version of the workbench here and in the connected app.",
             )
         news = message["news"]
         if news is not None:

@@ -56,7 +56,9 @@ def compare_storage(
     """
     config = config_of(before)
     if not (target := config.get("target")):
-        raise ModelError(f"{before} does not name a target.", "Give the folder of a head or of a draft model.")
+        raise ModelError(
+            f"The configuration in {before} names no target.", "Give the folder of a head or of a draft model."
+        )
     models = load_models(target, None, "cpu")
     forms = [_models_with(models, folder, label) for label, folder in (("before", before), ("after", after))]
     configured = _method_for(config.get("workbench_head"), forms[0])
@@ -73,7 +75,7 @@ def compare_storage(
     )
     ratio = ratio_of_quotients((emitted[1], passes[1]), (emitted[0], passes[0]))
     if ratio is None:
-        raise ModelError(f"The runs of {before} have no rounds.", "Allow more tokens per run.")
+        raise ModelError(f"The measured runs of {before} have no decoding rounds.", "Allow more tokens per run.")
     return {
         "method": configured.method.name,
         "prompts": len(traces),

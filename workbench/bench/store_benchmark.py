@@ -56,15 +56,15 @@ def bench_store(n_runs: int, repeats: int = 10, progress: Progress | None = None
             "newest": run_store.find,
             "one method": lambda: run_store.find(method="draft-tree"),
             "a tag": lambda: run_store.find(tags=["tag-3"]),
-            "three words of the text": lambda: run_store.find(text="Dragon lighthouse river"),
-            "a word that does not occur": lambda: run_store.find(text="submarine"),
+            "search for three words of the text": lambda: run_store.find(text="Dragon lighthouse river"),
+            "search for a word that does not occur": lambda: run_store.find(text="submarine"),
             "a month": lambda: run_store.find(since=day, until=day + datetime.timedelta(days=30)),
             "a figure": lambda: run_store.find(where=["tau>=3.5"]),
             "all of these": lambda: run_store.find(
                 method="draft-tree", tags=["tag-6"], text="dragon", since=day, where=["tau>=1.5"]
             ),
         }
-        results = [_timed("first (builds the index)", run_store.find, 1)]
+        results = [_timed("first query (builds the index)", run_store.find, 1)]
         results += [_timed(name, query, repeats) for name, query in queries.items()]
         trace = _trace(n_runs)
         save_s, find_s = [], []
@@ -74,9 +74,9 @@ def bench_store(n_runs: int, repeats: int = 10, progress: Progress | None = None
             save_s.append(time.perf_counter() - start)
             find_s += _timed("", run_store.find, 1).seconds
         time.sleep(SETTLED_S)
-        later = _timed("next, seconds later (updates the index)", run_store.find, 1)
+        later = _timed("next query, seconds after the saves (updates the index)", run_store.find, 1)
         return [
-            *results, Query("newest, directly after a save", n_runs + repeats, find_s), later,
+            *results, Query("newest runs, directly after a save", n_runs + repeats, find_s), later,
             Query("save a run", 1, save_s),
         ]  # fmt: skip
 

@@ -167,7 +167,7 @@ def _fitting(
         if len(ids) > limit:
             return None
         if progress is not None:
-            progress(len(finished), n_answers, "answers before follow-up messages")
+            progress(len(finished), n_answers, "generating the answers that precede follow-up messages")
         finished.append(prompt.name)
         request = Request(ids, registry.get(BASELINE).with_params(), plan.sampling, plan.max_new_tokens, plan.seed)
         return engine.generate(request).text.strip()
@@ -175,8 +175,8 @@ def _fitting(
     fitting = [prompt for prompt in prompts if len(prompt.encode(models.tokenizer)) <= limit]
     if not fitting:
         raise PromptError(
-            f"No prompt of the suite fits {models.target_name}: its context holds {models.target.context} tokens, "
-            f"{plan.max_new_tokens} of which are for the answer.",
+            f"No prompt of the suite fits {models.target_name}: the model's context holds "
+            f"{models.target.context} tokens, of which {plan.max_new_tokens} are reserved for the answer.",
             "Lower --max-new-tokens, or use another target.",
         )
     too_long = Counter(p.group for p in prompts) - Counter(p.group for p in fitting)
@@ -190,7 +190,7 @@ def _fitting(
     encoded = [(prompt, prompt.encode(models.tokenizer)) for prompt in turns]
     too_long += Counter(prompt.group for prompt, ids in encoded if len(ids) > limit)
     encoded = [(prompt, ids) for prompt, ids in encoded if len(ids) <= limit]
-    why = f"longer than the {limit} tokens that the context leaves"
+    why = f"longer than the {limit} tokens that the target's context leaves for a prompt"
     left_out = {f"{group}, {why}": n for group, n in too_long.items()}
     return [prompt for prompt, _ in encoded], [ids for _, ids in encoded], left_out
 
@@ -223,7 +223,7 @@ def bench_forced_acceptance(
         )
         contenders = _contenders(level_models, [method], plan)
         samples, is_complete = measure(contenders, ids, plan.repeats, progress)
-        name = f"acceptance {level:g} (reached on these texts: {reached:.2f})"
+        name = f"acceptance rate {level:g} (reached on these texts: {reached:.2f})"
         return name, build_rows(samples, contenders, plan.sampling.greedy), is_complete
 
     study = Study[float, tuple[str, list[BenchRow], bool]](list(levels), in_turn(measure_level))

@@ -204,7 +204,10 @@ def _measure_with_lock(
                 store.folder.begin(update.sweep)
                 yield from _measure(update, study, store, stopped)
                 return
-        update.follows, update.text = True, "another process is measuring this sweep; its cells appear when finished"
+        update.follows, update.text = (
+            True,
+            ("another process is measuring this sweep; each cell appears when it is finished"),
+        )
         update.changed = _load_finished(update, study)
         yield update
         if stopped() or update.complete:

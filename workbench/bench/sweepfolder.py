@@ -207,8 +207,8 @@ def mismatch_note(results: Sequence[Result], cells: Sequence[Cell], conditions_b
     )
     n = len({r.id for r in mismatched})
     return (
-        f"{n} saved cell{'s were' if n > 1 else ' was'} measured under other conditions ({'; '.join(reasons)}) and "
-        f"{'are' if n > 1 else 'is'} not used here."
+        f"{n} saved cell{'s were' if n > 1 else ' was'} measured under other conditions ({'; '.join(reasons)}) "
+        f"and {'are' if n > 1 else 'is'} not used in this sweep."
     )
 
 

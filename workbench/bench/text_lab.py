@@ -223,9 +223,11 @@ class TextLab:
         is_all, scale, models = tuple(self.groups) == ALL, self.scale, self.models
         prompts = "all bundled prompts" if is_all else f"bundled prompts: {', '.join(self.groups)}"
         if is_all and self._max_per_group:
-            prompts = f"bundled prompts, at most {self._max_per_group} of each kind"
+            prompts = f"bundled prompts, at most {self._max_per_group} of each group"
         prompts += (
-            f", those that the target answers by copying (at least {MIN_COPIED_SHARE:.0%})" if self.only_copied else ""
+            f", only those whose answers are copied by at least {MIN_COPIED_SHARE:.0%} from the prompt"
+            if self.only_copied
+            else ""
         )
         dtype = str(models.target.weight_dtype).removeprefix("torch.")
         parts = [part for part, value in (("drafter", models.drafter), ("heads", models.heads)) if value]
@@ -233,11 +235,15 @@ class TextLab:
         drafting = f" with {'' if self.other_vocabulary_drafter else 'its own '}{' and '.join(parts)}" if parts else ""
         if self.weight_noise:
             drafting += (
-                f", noise of {self.weight_noise:.0%} of its standard deviation added to each matrix after training"
+                f", each weight matrix changed after training by noise of {self.weight_noise:.0%} of its "
+                f"standard deviation"
             )
         if self.reads_code:
             size = len(open_store(code_datastore(models)))
-            drafting += f", store of Python {platform.python_version()}'s library ({size / 1e6:.1f} M tokens)"
+            drafting += (
+                f", text store of the standard library of Python {platform.python_version()} "
+                f"({size / 1e6:.1f} M tokens)"
+            )
         return f"{scale.target}{drafting}, {dtype}, {prompts}, at most {scale.tokens} tokens"
 
     def speed(self, **params: Any) -> Measurement:
@@ -315,7 +321,9 @@ class TextLab:
             n += len(distributions)
             accept_probs = [acceptance_probability(distributions, rule, siblings) for rule in (setup, other_setup)]
             ratios.append(accept_probs[0] / accept_probs[1])
-        note = f"temperature {temperature}, {n} positions, {siblings} drafts each; geometric mean over prompts"
+        note = (
+            f"temperature {temperature}, {n} positions with {siblings} drafted tokens each; geometric mean over prompts"
+        )
         return Measurement.of(geometric_mean(ratios), f"{self.setting}, {note}")
 
     def tau(self, **params: Any) -> Measurement:
@@ -354,8 +362,8 @@ class TextLab:
         """
         runs = (self.rounds(m, p, temperature) for m, p in ((self.method, own_params), (other, other_params)))
         ratios = [(metrics.tau(a) or 1) / (metrics.tau(b) or 1) for a, b in zip(*runs, strict=True)]
-        decoding = f"temperature {temperature}, {self.scale.draws} draws per prompt" if temperature else "greedy"
-        return Measurement.of(geometric_mean(ratios), f"{self.setting}, {decoding}; geometric mean")
+        decoding = f"temperature {temperature}, {self.scale.draws} sampled runs per prompt" if temperature else "greedy"
+        return Measurement.of(geometric_mean(ratios), f"{self.setting}, {decoding}; geometric mean over prompts")
 
     def tokens_per_layer_over(
         self, other: str, own_params: Mapping[str, Any], other_params: Mapping[str, Any]
@@ -385,8 +393,13 @@ class TextLab:
         pairs = expected_tau(
             self.models, self.prompts(), self.scale.draws, self.scale.tokens, verifier, params, temperature
         )
-        note = f"temperature {temperature}, {self.scale.draws} draws per prompt, expectation over the same drafts"
-        return Measurement.of(geometric_mean([a / b for a, b in pairs]), f"{self.setting}, {note}; geometric mean")
+        note = (
+            f"temperature {temperature}, {self.scale.draws} sampled runs per prompt, expected value over the "
+            f"same drafts"
+        )
+        return Measurement.of(
+            geometric_mean([a / b for a, b in pairs]), f"{self.setting}, {note}; geometric mean over prompts"
+        )
 
     def at_matched_accuracy(
         self,
@@ -438,7 +451,7 @@ class TextLab:
         n = len(prompts) * (self.scale.draws if temperature else 1)
         words = ", ".join(f"{name}={value}" for name, value in own_params.items())
         decoding = f"temperature {temperature:g}" if temperature else "greedy"
-        counts = f"{sum(right[0])} of {n} answers right, {sum(right[1])} with the exact verifier"
+        counts = f"{sum(right[0])} of {n} answers correct, {sum(right[1])} with the exact verifier"
         gain = Measurement.of(
             geometric_mean([a / b for a, b in zip(taus, exact_taus, strict=True)]),
             f"{self.setting}, {decoding}, {words or 'defaults'}; geometric mean over prompts; {counts}",

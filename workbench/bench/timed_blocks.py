@@ -134,11 +134,14 @@ def _run_block(block: Block, run: BlockRun, all_end_at: float, progress: Callabl
     status, why = DONE, ""
     try:
         if start >= all_end_at:
-            raise SkippedBlockError("the time limit of all blocks had passed")
+            raise SkippedBlockError("the time limit of the whole suite had passed")
         block.measure(run)
         status = FAILED if run.n_failed_parts else DONE
     except TimeUpError:
-        status, why = CUT, f"cut at the end of its time box of {run.ends_at - start:.3g} s; its entries are kept"
+        status, why = (
+            CUT,
+            (f"measurement stopped at its time limit of {run.ends_at - start:.3g} s; finished measurements are kept"),
+        )
     except SkippedBlockError as reason:
         status, why = SKIPPED, str(reason)
     except (Exception, SystemExit) as error:  # a kernel's compiler raises many types

@@ -46,13 +46,14 @@ KINDS = {
     Sampling.CHAIN: "a chain",
     Sampling.SAMPLED: f"{SIBLINGS} independent siblings",
     Sampling.FIXED_NUMBER: f"{SIBLINGS} siblings without replacement",
-    Sampling.HEAD_AND_ONE: f"{SIBLINGS - 1} fixed siblings and one drawn",
+    Sampling.HEAD_AND_ONE: f"{SIBLINGS - 1} fixed siblings and one sampled sibling",
 }
 EARLIER_LABELS = {
     "the law itself, for all": DISTRIBUTION,
     "likeliest tokens and entropies, for all": TRACE_VALUES,
     "4 independent siblings a place": KINDS[Sampling.SAMPLED],
     "3 fixed and one drawn a place": KINDS[Sampling.HEAD_AND_ONE],
+    "3 fixed siblings and one drawn": KINDS[Sampling.HEAD_AND_ONE],
 }
 """Labels in verifier reports saved by earlier versions, with their replacements."""
 TEMPERATURE_ONE = SamplingParams(temperature=1.0)
@@ -212,7 +213,7 @@ def run_suite(
     timed, left_out = cases(verifiers())
     facts, seconds, shared = machine_facts(), {case: {} for case in timed}, {DISTRIBUTION: {}, TRACE_VALUES: {}}
     for vocabulary in vocabularies:
-        progress(f"{len(timed)} rules, {vocabulary:,} tokens")
+        progress(f"timing {len(timed)} verifiers with a vocabulary of {vocabulary:,} tokens")
         case_seconds, shared_seconds = measure(timed, vocabulary, device, repeats)
         for case, s in case_seconds.items():
             seconds[case][str(vocabulary)] = s
@@ -220,7 +221,7 @@ def run_suite(
             shared[name][str(vocabulary)] = s
     forward_rows = list[dict[str, Any]]()
     for forward in forwards:
-        progress(f"a forward pass over {NODES} tokens")
+        progress(f"timing a forward pass over {NODES} tokens")
         name, vocabulary, s = forward()
         forward_rows.append({"target": name, "vocabulary": vocabulary, "seconds": s})
     return {
@@ -263,7 +264,7 @@ def table(report: dict[str, Any]) -> str:
     columns: dict[str, Callable[[dict[str, Any]], Any]] = {
         "verifier": lambda row: row["verifier"] if row["drafts"] == "–" else f"`{row['verifier']}`",
         "drafts": lambda row: _label(row["drafts"]),
-    } | {f"{int(size):,} tokens, ms": milliseconds(size) for size in sizes}
+    } | {f"vocabulary of {int(size):,}, ms": milliseconds(size) for size in sizes}
 
     def part(beside: dict[str, Any]) -> Callable[[dict[str, Any]], str]:
         return lambda row: format_value(share(row, beside), ".1%")
@@ -277,9 +278,10 @@ def page(report: dict[str, Any]) -> str:
     lines = [
         "# Cost of verifiers",
         "",
-        f"Milliseconds per rule on a draft of {report['nodes']} nodes, including the values that a round reads, on "
-        "random distributions. One timed round accepts as much as possible, another accepts nothing; the table has the "
-        f"slower one, as the median of {report['repeats']} repeats. Made by `workbench bench --suite verifiers --out "
+        f"Milliseconds that each verifier takes for a draft of {report['nodes']} nodes, including the values "
+        f"that a round records, on random distributions. One timed round accepts as many tokens as possible, "
+        f"another accepts none; the table has the slower of the two rounds, as the median of "
+        f"{report['repeats']} repeats. Made by `workbench bench --suite verifiers --out "
         "assets/boards/verifiers.json`; `workbench docs` writes this page.",
         "",
         f"Measured on {describe(report['machine'])}; device {report['device']}.",
@@ -292,14 +294,14 @@ def page(report: dict[str, Any]) -> str:
             f"A forward pass of {forward['target']} ({forward['vocabulary']:,} tokens) over {report['nodes']} tokens "
             f"takes {1e3 * forward['seconds']:.1f} ms here. "
             + (
-                f"More than {MAX_SHARE:.0%} of it: {labels}."
+                f"Verifiers that take more than {MAX_SHARE:.0%} of the time of this forward pass: {labels}."
                 if slow
-                else f"No rule takes more than {MAX_SHARE:.0%} of it."
+                else f"No verifier takes more than {MAX_SHARE:.0%} of the time of this forward pass."
                 if parts
-                else "Rules were not measured at its size."
+                else "No verifier was measured with the vocabulary size of this model."
             )
         )
     if report["left_out"]:
         names = ", ".join(f"`{name}`" for name in report["left_out"])
-        lines.append(f"Not measured, because they read a model: {names}.")
+        lines.append(f"Verifiers not measured, because they need a model: {names}.")
     return "\n".join([*lines, "", table(report), ""])

@@ -205,8 +205,9 @@ def markdown(rows: Mapping[str, Mapping[str, Any]]) -> str:
                 {"compressor": _compressor} | dict(list(COLUMNS.items())[1:5]), [(name, rows[name]) for name in curve]
             ),
             "",
-            f"{n} questions about held-out scenes, greedy; every drafter drafts at most {DEPTH} levels; [95 % interval,"
-            " bootstrapped over questions]. Accepted: tokens accepted / tested, in captions. Facts: words for colour,"
+            f"{n} questions about held-out scenes, greedy; every drafter drafts at most {DEPTH} levels; [95 % "
+            f"interval, bootstrapped over questions]. Accepted: accepted / tested draft tokens, in captions. "
+            f"Facts: words for colour,"
             " shape, size, place, relation and number. Made by `workbench bench --suite vision`.",
             "",
         ]

@@ -21,10 +21,10 @@ PREDICTIONS = {
     "speeds": "speed with drafts of at most K tokens",
     "plain": "speed without drafts",
     "width": "τ with two siblings at every position",
-    "combination": "τ of the better of two drafters",
+    "combination": "τ with the better of two drafts in every round",
     "by-position": "τ of K draft levels, from acceptance per position",
     "iid": "τ of K draft levels, from a constant acceptance rate",
-    "formula": "speed-up by the formula",
+    "formula": "speed-up by the formula from acceptance rate and costs",
 }
 """Descriptions of the figures that what-if predictions predict, by the prediction's key."""
 TIMED = ("speeds", "plain", "formula")
@@ -60,12 +60,12 @@ class ErrorEstimate:
         """Return a what-if prediction's error in words: bias over all predictions, and typical error of a single one.
 
         Example:
-            >>> ErrorEstimate("lengths", 1.006, 0.99, 1.02, 0.03, 25, 200, "text-target").sentence
-            'Against 200 real runs on 25 prompts (text-target): predicted / measured 1.01 [0.99–1.02]; typically ±3 %.'
+            >>> ErrorEstimate("lengths", 1.006, 0.99, 1.02, 0.03, 25, 200, "smollm2").sentence[:64]
+            'Compared with 200 real runs on 25 prompts (smollm2): predicted /'
         """
         return (
-            f"Against {self.pairs} real runs on {self.prompts} prompts ({self.target}): predicted / measured "
-            f"{self.bias:.2f} [{self.low:.2f}–{self.high:.2f}]; typically ±{100 * self.typical:.0f} %."
+            f"Compared with {self.pairs} real runs on {self.prompts} prompts ({self.target}): predicted / "
+            f"measured {self.bias:.2f} [{self.low:.2f}–{self.high:.2f}]; typical error ±{100 * self.typical:.0f} %."
         )
 
 

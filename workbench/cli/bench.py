@@ -66,39 +66,45 @@ KINDS = (".md", ".json", ".csv", ".parquet", ".html")
 
 def bench(
     method: Annotated[
-        list[str] | None, typer.Option(help="A method to measure; repeatable. By default all but simulations.")
+        list[str] | None,
+        typer.Option(
+            help="Method to measure; repeatable. By default all methods except those that simulate acceptance."
+        ),
     ] = None,
     settings: Settings = None,
     prompts: Annotated[
-        Path | None, typer.Option(help="JSON Lines with `prompt`; by default the bundled prompts.")
+        Path | None, typer.Option(help="JSON Lines file with a `prompt` in each line; by default the bundled prompts.")
     ] = None,
     group: Annotated[
-        list[str] | None, typer.Option(help="Use only this group of prompts, for example copy; repeatable.")
+        list[str] | None, typer.Option(help="Use only the prompts of this group, for example copy; repeatable.")
     ] = None,
     limit: Annotated[int, typer.Option(min=0, help="Use only the first N prompts; 0: all.")] = 0,
     per_group: Annotated[
-        int, typer.Option(min=0, help="Use only the first N prompts of each group that fit the context; 0: all.")
+        int,
+        typer.Option(min=0, help="Use only the first N prompts of each group that fit the target's context; 0: all."),
     ] = 0,
     suite: Annotated[
         str,
         typer.Option(
-            help="bundled, spec-bench, mt-bench, humaneval, gsm8k or mbpp; work: all workloads, or one of them: "
-            "copy-edit, summary, retrieval, refactoring, json, chat, stories, maths, repeat; answers: problems whose "
-            "answers are checked; acceptance: drafters with a forced acceptance rate, against Hugging Face; gpu: "
-            "targets of 1B and 8B shape made on the GPU, and smollm2 if installed, against Hugging Face; gpu-kernels: "
-            "kernels, forward passes and rounds on a GPU in eight minutes, saved to the .json file of --out after each "
-            "part; vision: all vision drafters on held-out scenes; verifiers: the cost of each verifier; host: host "
-            "overhead of the drafters by context length; or whatif: every prediction of `workbench whatif`, compared "
-            "with a real run."
+            help="Prompts or measurement. Prompt sets: bundled, spec-bench, mt-bench, humaneval, gsm8k, mbpp; "
+            "work: all workloads; or one workload: copy-edit, summary, retrieval, refactoring, json, chat, "
+            "stories, maths, repeat. Measurements: answers: problems whose answers are checked; acceptance: "
+            "drafters with a forced acceptance rate, compared with Hugging Face; gpu: random targets with the "
+            "shapes of 1B and 8B models, and smollm2 if installed, compared with Hugging Face; gpu-kernels: "
+            "kernels, forward passes and rounds on a GPU in eight minutes, saved step by step to the .json file "
+            "of --out; vision: all vision drafters on held-out scenes; verifiers: the time of each verifier; "
+            "host: host overhead of the drafters by context length; whatif: every prediction of `workbench "
+            "whatif`, compared with a real run."
         ),
     ] = "bundled",
-    data: Annotated[Path | None, typer.Option(help="Folder with the files of suites that are not bundled.")] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Folder with the prompt files of suites that are not bundled.")
+    ] = None,
     against: Annotated[
         list[Against] | None,
         typer.Option(
-            help="Also measure Hugging Face's generate (hf: on the same model objects; hf-stock: with transformers' "
-            "own linear layers) "
-            "or llama.cpp; repeatable."
+            help="Also measure another engine; repeatable. hf: Hugging Face's generate on the workbench's model "
+            "objects; hf-stock: with transformers' own linear layers; llama.cpp."
         ),
     ] = None,
     target: Target = DEFAULT_TARGET,
@@ -119,33 +125,41 @@ def bench(
         bool | None,
         typer.Option(
             "--timed/--untimed",
-            help="Suite `whatif`: test only predictions of speed (on an otherwise idle machine), or only all others.",
+            help="Suite `whatif`: test only predictions of speed (on an otherwise idle machine), or only the "
+            "other predictions.",
         ),
     ] = None,
     toy: Annotated[
-        bool, typer.Option("--toy", help="Suite `gpu-kernels`: run every part on a tiny model, also on a CPU.")
+        bool,
+        typer.Option("--toy", help="Suite `gpu-kernels`: run every measurement on a tiny model; works on a CPU too."),
     ] = False,
     time_limit: Annotated[
         float | None,
-        typer.Option(min=1, metavar="SECONDS", help="Suite `gpu-kernels`: time limit of the whole run; default 480."),
+        typer.Option(
+            min=1,
+            metavar="SECONDS",
+            help="Suite `gpu-kernels`: time limit of all measurements in seconds; default 480.",
+        ),
     ] = None,
     connect: Annotated[str | None, typer.Option(hidden=True)] = None,
     out: Annotated[
         list[Path] | None,
-        typer.Option(help="Also write the report here: .md, .html, .json, .csv or .parquet; repeatable."),
+        typer.Option(help="Also write the report to this file: .md, .html, .json, .csv or .parquet; repeatable."),
     ] = None,
     resume: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Store each run here (JSON Lines); the same command continues after an interruption."
+            metavar="FILE", help="JSON Lines file that stores each run; the same command resumes after an interruption."
         ),
     ] = None,
     answers: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Write answer files in Spec-Bench's format here.")
+        Path | None, typer.Option(metavar="FOLDER", help="Folder for answer files in Spec-Bench's format.")
     ] = None,
     compare: Annotated[
         tuple[Path, Path] | None,
-        typer.Option(metavar="OLD NEW", help="Measure nothing; show how two saved reports differ beyond noise."),
+        typer.Option(
+            metavar="OLD NEW", help="Measure nothing; show the significant differences between two saved reports."
+        ),
     ] = None,
     tolerance: Annotated[
         float, typer.Option(min=0, max=1, help="With --compare: smallest relative change to report.")
@@ -170,7 +184,8 @@ def bench(
     """
     if connect is not None:
         raise typer.BadParameter(
-            "a benchmark measures the machine on which it runs; run it there", param_hint="--connect"
+            "a benchmark measures only the machine on which it runs; run it on the server itself",
+            param_hint="--connect",
         )
     if compare is not None:
         raise typer.Exit(_compare(*compare, tolerance, as_json))
@@ -264,7 +279,7 @@ def bench(
     if llama_status.startswith("left out"):
         typer.echo(f"note: llama.cpp is {llama_status}", err=True)
     if failed_engine := report.settings.get("failed contenders"):
-        typer.echo(f"note: {failed_engine}; the others continued", err=True)
+        typer.echo(f"note: {failed_engine}; the other engines were measured", err=True)
     if answers is not None:
         from workbench.bench.specbench import write_answers
 
@@ -302,9 +317,9 @@ def _check_gpu(device: str, refused: Sequence[str] = (), methods: Sequence[str] 
     """
     for option in refused:
         reason = (
-            "name the methods whose parameters it sets with --method"
+            "name the methods whose parameters are set, with --method"
             if option == "--set"
-            else "the suite makes its own targets"
+            else "this suite creates its own targets"
         )
         raise typer.BadParameter(f"the suite gpu does not accept this option: {reason}", param_hint=option)
     for name in methods:

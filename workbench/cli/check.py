@@ -37,37 +37,40 @@ SIGNS = {"pass": "✓ pass", "fail": "✕ FAIL", "measured": "· measured", "ski
 
 
 def check(
-    names: Annotated[list[str] | None, typer.Argument(help="Methods to check; all by default.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="Methods to check; by default all methods.")] = None,
     target: Target = DEFAULT_TARGET,
     drafter: Drafter = DEFAULT_DRAFTER,
     head: Head = None,
     device: Device = "cpu",
-    runs: Annotated[int, typer.Option(min=100, help="Number of samples in each test of a distribution.")] = 1000,
+    runs: Annotated[
+        int, typer.Option(min=100, help="Number of sampled generations in each test of a token distribution.")
+    ] = 1000,
     max_new_tokens: Annotated[int, typer.Option(min=2, help="Length of each greedy generation, in tokens.")] = 24,
     minutes: Annotated[
         float | None,
         typer.Option(
             min=0,
-            help="Approximate time limit in minutes; a slow target is tested in part. 0: no limit. "
+            help="Approximate time limit in minutes; with a slow target, fewer tests are run. 0: no limit. "
             f"By default {MINUTES:g}, with --report none.",
         ),
     ] = None,
     report: Annotated[
         bool,
         typer.Option(
-            help="Check on the bundled models (SmolLM2 for its heads) and write the board; resumes where it stopped."
+            help="Check with the bundled models (SmolLM2's heads with SmolLM2) and save the exactness board; an "
+            "interrupted check resumes."
         ),
     ] = False,
     fresh: Annotated[
-        bool, typer.Option(help="With --report or --families: check again what the board already has.")
+        bool, typer.Option(help="With --report or --families: repeat the checks that are already on the board.")
     ] = False,
     families: Annotated[
-        bool, typer.Option(help="Test every model family of transformers instead; resumes where its board ends.")
+        bool, typer.Option(help="Test every model family of transformers instead; an interrupted test resumes.")
     ] = False,
     choices: Annotated[
         bool,
         typer.Option(
-            help="With --report: check verifiers, tree builders and policies one by one; resumes where it stopped."
+            help="With --report: check each verifier, tree builder and policy separately; an interrupted check resumes."
         ),
     ] = False,
     as_json: Json = False,
@@ -147,7 +150,10 @@ def check(
     study: Study[Method, Any] = Study(cells, in_turn(measure), store, key=lambda method: method.name)
     on_board = [method.name for method in study.load()]
     if on_board:
-        print(f"Already on the board (--fresh checks them again): {', '.join(on_board)}.", file=sys.stderr)
+        print(
+            f"Methods already on the board (--fresh checks these methods again): {', '.join(on_board)}.",
+            file=sys.stderr,
+        )
     chosen = [method for method in cells if method.name not in on_board]
     findings: list[Finding] = []
     left_out: list[str] = []
@@ -173,9 +179,9 @@ def check(
         }
         print(json.dumps(wire, ensure_ascii=False, indent=2))
     else:
-        print(f"{len(findings) - failed} of {len(findings)} tests without a broken promise.")
+        print(f"{len(findings) - failed} of {len(findings)} tests found no broken promise.")
         if untested:
-            print(f"Not tested, because they cannot run here: {', '.join(untested)}.")
+            print(f"Methods not tested, because they cannot run here: {', '.join(untested)}.")
         for line in _left_out_lines(findings, left_out, limit):
             print(line)
         if report:
@@ -205,7 +211,7 @@ def _left_out_lines(findings: Sequence[Any], late: Sequence[str], minutes: float
             + ". --minutes 0 tests everything."
         )
     if late:
-        yield f"Left out, because the {minutes:g} minutes were over: {', '.join(late)}."
+        yield f"Methods not tested, because the time limit of {minutes:g} minutes was reached: {', '.join(late)}."
 
 
 def _bundled_pairs(method: Any) -> list[tuple[str, str]]:
@@ -306,7 +312,10 @@ def _choices(names: Sequence[str] | None, runs: int, max_new_tokens: int, minute
     if study.is_complete:
         print(f"Saved the board in {board.folder()}.")
     else:
-        print(f"The {minutes:g} minutes are over. Run the same command to continue; --minutes 0 sets no limit.")
+        print(
+            f"The time limit of {minutes:g} minutes was reached. Run the same command to continue; --minutes "
+            f"0 sets no limit."
+        )
     return int(failed > 0)
 
 

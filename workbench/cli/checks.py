@@ -52,12 +52,12 @@ def resolve_method(name: str | None, values: Mapping[str, Any], pair: Pair, n_im
     if name is None:
         name, reason = _with_own_heads(pair, n_images) or choose_method(pair)
         if reason:
-            output.note(f"{reason} Decoding with {name}; --method or --drafter change that.")
+            output.note(f"{reason} Decoding with {name}; choose another method with --method or --drafter.")
     with set_error_option("method"):
         method_info.get(name)
         if method_info.get(name).reads_images and n_images == 0:
             raise PromptError(
-                f"{name} needs a prompt with images, and this one has none.",
+                f"{name} needs a prompt with images, and this prompt has none.",
                 "Give an image with --image FILE and --target vision-target, or use another --method.",
             )
         try:
@@ -222,6 +222,6 @@ def check_output_folder(path: Path | None, option: str) -> None:
         return
     existing = next((p for p in (path, *path.absolute().parents) if p.exists()), path)
     if not existing.is_dir() or not os.access(existing, os.W_OK):
-        reason = "it is not writable" if existing.is_dir() else f"{existing} is a file"
+        reason = "the folder is not writable" if existing.is_dir() else f"{existing} is a file"
         with set_error_option(option):
             raise WorkbenchError(f"{path} cannot be used: {reason}.", "Choose another folder.")

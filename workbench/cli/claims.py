@@ -29,21 +29,23 @@ FILE = Path(__file__).resolve().parents[1] / "bench" / "claims.json"
 
 
 def claims(
-    method: Annotated[list[str] | None, typer.Option(help="Measure the claims of this method; repeatable.")] = None,
+    method: Annotated[
+        list[str] | None, typer.Option(help="Measure the papers' claims about this method; repeatable.")
+    ] = None,
     key: Annotated[str | None, typer.Option(help="With --method: measure only the claim with this key.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Measure the claims of all methods.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Measure the papers' claims about all methods.")] = False,
     timed: Annotated[
         bool | None,
         typer.Option(
             "--timed/--untimed",
-            help="Measure only claims about time (on an otherwise idle machine), or only all other claims.",
+            help="Measure only claims about time (on an otherwise idle machine), or only the other claims.",
         ),
     ] = None,
     target: Annotated[
         str | None,
         typer.Option(
-            help="Measure claims about text on this target with its own draft model and heads: a name from `workbench "
-            "models`, a folder or a Hub id. By default the bundled models.",
+            help="Target for claims about text, measured with its own draft model and heads: a name from "
+            "`workbench models`, a folder or a Hub id. By default the bundled models.",
             autocompletion=complete.targets,
         ),
     ] = None,
@@ -87,7 +89,7 @@ def claims(
     scale_options = {name: value for name, value in scale_options.items() if value is not None}
     if not method and not everything:
         if target or scale_options or report:
-            raise WorkbenchError("No claim was chosen to measure.", "Name methods with --method, or give --all.")
+            raise WorkbenchError("No claim was selected for measurement.", "Name methods with --method, or give --all.")
         from workbench.bench import claimsboard
 
         rows = claimsboard.rows()
@@ -104,7 +106,7 @@ def claims(
 
     if report and target is not None and target not in (*known.COLUMNS, *known.SCALES):
         with set_error_option("target"):
-            raise WorkbenchError(f"The board has no column for {target}.", "Leave --report out.")
+            raise WorkbenchError(f"The claims board has no column for {target}.", "Leave --report out.")
     silence_transformers()
     chosen = known.claims() if everything else [c for name in method or () for c in known.claims_of(name, key)]
     chosen = [c for c in chosen if timed in (None, c.timed)]
@@ -132,7 +134,7 @@ def claims(
 
         print(f"Saved the board in {folder()}.")
     if study.failures:
-        raise WorkbenchError(f"Not measured: {', '.join(map(str, study.failures))}.", "The reasons are above.")
+        raise WorkbenchError(f"Not measured: {', '.join(map(str, study.failures))}.", "Each reason was printed above.")
 
 
 def _line(claim: Claim, row: dict[str, Any], seconds: float) -> str:

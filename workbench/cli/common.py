@@ -12,7 +12,9 @@ import typer
 from workbench.cli import output
 from workbench.core.errors import WorkbenchError
 
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the result: no progress, notes or figures.")]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Print only the result: no progress, notes or measured figures.")
+]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Also print each loading stage and its duration.")]
 
 

@@ -41,14 +41,18 @@ FORMATS = (".json", ".csv", ".parquet", ".md")
 
 
 def compare(
-    prompt: Annotated[list[str] | None, typer.Argument(help="Texts to continue; or use --prompts or --group.")] = None,
+    prompt: Annotated[
+        list[str] | None, typer.Argument(help="Prompts: texts to continue; or use --prompts or --group.")
+    ] = None,
     lane: Annotated[
         list[str] | None,
-        typer.Option(help="METHOD or METHOD:NAME=VALUE,…; up to four times. `drafter=` sets the draft model."),
+        typer.Option(
+            help="Method to compare: METHOD or METHOD:NAME=VALUE,…; up to four. `drafter=NAME` sets its draft model."
+        ),
     ] = None,
     chat: Annotated[
         list[str] | None,
-        typer.Option(help="A user message, formatted with the target's chat template if it has one; repeatable."),
+        typer.Option(help="User message, formatted with the target's chat template if the target has one; repeatable."),
     ] = None,
     prompts: Annotated[Path | None, typer.Option(help="Also use the prompts of this JSON Lines file.")] = None,
     group: Annotated[
@@ -56,10 +60,10 @@ def compare(
     ] = None,
     image: Annotated[
         list[Path] | None,
-        typer.Option(help="An image for a vision target; every prompt is then a question about it."),
+        typer.Option(help="Image for a vision target; every prompt is then a question about the image."),
     ] = None,
     question: Annotated[
-        list[str] | None, typer.Option(help="A question about the image, in addition to the prompts; repeatable.")
+        list[str] | None, typer.Option(help="Question about the image, in addition to the prompts; repeatable.")
     ] = None,
     limit: Annotated[int, typer.Option(min=0, help="Use only the first N prompts; 0: all.")] = 0,
     repeats: Annotated[int, typer.Option(min=1, help="Number of runs of every lane with every prompt.")] = 3,
@@ -78,7 +82,8 @@ def compare(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Also write the result here: .json (the Compare tab opens it), .csv or .parquet (a row per run), .md."
+            help="Also write the result to this file: .json (the app's Compare tab opens it), .csv or .parquet "
+            "(a row per run), .md."
         ),
     ] = None,
     as_json: Json = False,
@@ -99,7 +104,7 @@ def compare(
     from workbench.bench.prompts import BenchPrompt, load_prompts
 
     if question and not image:
-        raise typer.BadParameter("there is no image to ask about: give one with --image", param_hint="--question")
+        raise typer.BadParameter("a question needs an image: give one with --image", param_hint="--question")
     texts = [*((text, True) for text in chat or ()), *((text, False) for text in (*(prompt or ()), *(question or ())))]
     name = "question" if image else "prompt"
     chosen = [BenchPrompt(f"{name} {i + 1}", text, chat=is_chat) for i, (text, is_chat) in enumerate(texts)]
@@ -189,14 +194,18 @@ def text_note(lane: dict[str, Any], data: dict[str, Any]) -> str:
         return "reference" if exact else "–"
     if exact["kind"] == "distribution":
         return (
-            f"{exact['promise']}: same distribution, not same text" if exact["promise"] == "exact" else exact["promise"]
+            f"{exact['promise']}: same distribution, so the text may differ"
+            if exact["promise"] == "exact"
+            else exact["promise"]
         )
     if exact["kind"] == "identical":
         return f"identical, {exact['identical']} of {exact['runs']}"
     first = exact["first"]
     place = f"; first at token {first['at'] + 1} of prompt {first['prompt'] + 1}" if first else ""
     margin = (
-        f", where the target's margin is {first['margin']:.2g} nats" if first and first["margin"] is not None else ""
+        f", where the target's two most likely tokens differ by {first['margin']:.2g} nats"
+        if first and first["margin"] is not None
+        else ""
     )
     return f"{exact['promise']}: {exact['identical']} of {exact['runs']} identical{place}{margin}"
 

@@ -57,7 +57,7 @@ def read() -> tuple[dict[str, Any], str]:
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        reason = getattr(error, "strerror", None) or "the file is not UTF-8 text"
         raise ConfigError(f"{file} cannot be read: {reason}.", f"Fix the file, or unset {VARIABLE}.") from None
     try:
         toml = importlib.import_module("tomllib")
@@ -124,7 +124,9 @@ def _tables(parsed: Mapping[str, Any], commands: Mapping[str, Any]) -> Iterator[
                 flat.setdefault(table, {})[key] = value
     if "" in flat:
         key = next(iter(flat[""]))
-        raise ConfigError(f"{path()}: {key!r} is in no table.", f"Put this setting under [{SHARED}] or [COMMAND].")
+        raise ConfigError(
+            f"{path()}: the setting {key!r} is in no TOML table.", f"Put this setting under [{SHARED}] or [COMMAND]."
+        )
     yield from sorted(flat.items(), key=lambda entry: entry[0] != SHARED)
 
 
@@ -184,7 +186,8 @@ def _line_of(text: str, table: str, key: str | None) -> int:
 def config(
     context: typer.Context,
     command: Annotated[
-        str | None, typer.Argument(help="Show every option of this command, with its value and the value's source.")
+        str | None,
+        typer.Argument(help="Command whose options are shown, each with its value and the origin of the value."),
     ] = None,
     as_json: Json = False,
     debug: Debug = False,

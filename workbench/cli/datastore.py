@@ -18,7 +18,7 @@ SAMPLE = 48
 
 app = typer.Typer(
     name="datastore",
-    help="Build a text store from your own files for `--method rest` or `rasd`, or show one.",
+    help="Build or show a text store of your own files, from which the methods rest and rasd draft.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -26,7 +26,7 @@ app = typer.Typer(
 
 @app.command()
 def build(
-    files: Annotated[list[Path], typer.Argument(help="UTF-8 text files; each becomes one text of the store.")],
+    files: Annotated[list[Path], typer.Argument(help="UTF-8 text files; each file becomes one text of the store.")],
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder of the store.")],
     target: Target = DEFAULT_TARGET,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing store.")] = False,
@@ -66,7 +66,7 @@ def show(
     at: Annotated[
         int,
         typer.Option(
-            min=0, help="Show the text from this token position on, such as the value of a run's signal `entry`."
+            min=0, help="Show the store's text from this token position, for example the signal `entry` of a run."
         ),
     ] = 0,
     as_json: Json = False,

@@ -31,19 +31,21 @@ KINDS = {
     "simulation": "to study acceptance, not speed",
 }
 """Phrases for the requirements that a method may have besides a target model, by requirement."""
-DISCARDED = """Discarded drafts (after a rejection, or off the accepted path) were never tested and do not count against
-the drafter; they do count in draft utilisation. Every figure is computed from the recorded trace, in one module,
-`workbench/trace/metrics.py`."""
+DISCARDED = """Discarded draft tokens (after a rejection, or off the accepted path) were never tested. They do not count
+against the drafter's acceptance rate, but they count in draft utilisation. Every metric is computed from the trace in
+one module, `workbench/trace/metrics.py`."""
 
 
 def docs(
-    check: Annotated[bool, typer.Option("--check", help="Change nothing; exit code 1 if something is stale.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Change nothing; exit code 1 if a generated part is out of date.")
+    ] = False,
     bench: Annotated[
         list[Path] | None,
-        typer.Option(help="Put this report of `workbench bench --out FILE.md` on the speed board; repeatable."),
+        typer.Option(help="Add this report of `workbench bench --out FILE.md` to the speed board; repeatable."),
     ] = None,
     readme: Annotated[Path, typer.Option(help="File whose marked parts are generated.")] = Path("README.md"),
-    boards: Annotated[Path, typer.Option(help="Folder of the boards.")] = Path("assets/boards"),
+    boards: Annotated[Path, typer.Option(help="Folder of the results boards.")] = Path("assets/boards"),
     debug: Debug = False,
 ) -> None:
     """Regenerate parts of the README, the boards, the claim keys and the prompts (for developers)."""
@@ -65,7 +67,10 @@ def docs(
     for source, content in sources:
         if not source.FILE.is_file() or content != source.FILE.read_text(encoding="utf-8"):
             if check:
-                raise WorkbenchError(f"{source.FILE.name} is stale: a declaration changed.", "Run `workbench docs`.")
+                raise WorkbenchError(
+                    f"{source.FILE.name} is out of date: the code it is generated from has changed.",
+                    "Run `workbench docs`.",
+                )
             write_atomically(source.FILE, content.encode())
     files = {
         readme: replace_part(readme.read_text(encoding="utf-8"), "methods", methods_by_need(method_info.methods()))
@@ -152,7 +157,7 @@ def replace_part(text: str, marker: str, part: str) -> str:
     begin, end = f"<!-- {marker} -->", f"<!-- /{marker} -->"
     if begin not in text or end not in text:
         raise WorkbenchError(
-            f"The file has no part {marker!r}.", f"Put the markers {begin} and {end} where the part belongs."
+            f"The file has no marked part {marker!r}.", f"Put the markers {begin} and {end} where the part belongs."
         )
     head, tail = text.split(begin, 1)
     return f"{head}{begin}\n{part}\n{end}{tail.split(end, 1)[1]}"

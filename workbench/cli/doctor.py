@@ -41,7 +41,9 @@ def doctor(
         ),
     ] = None,
     prompt: Annotated[list[str] | None, typer.Option(help="A prompt; repeatable.")] = None,
-    trace: Annotated[Path | None, typer.Option(help="Examine this recorded run instead of a new one.")] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="Examine this recorded run (a trace file) instead of a new run.")
+    ] = None,
     target: Target = DEFAULT_TARGET,
     drafter: Drafter = DEFAULT_DRAFTER,
     device: Device = "auto",

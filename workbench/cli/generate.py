@@ -71,18 +71,28 @@ def generate(
     device: Device = "auto",
     connect: Connect = None,
     api_key: ApiKey = None,
-    trace: Annotated[Path | None, typer.Option(help="Write every round to this file, as JSON Lines.")] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Save the run for `workbench runs`.")] = False,
+    trace: Annotated[
+        Path | None, typer.Option(help="Write the trace, with every round, to this file as JSON Lines.")
+    ] = None,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Save the run in the store that `workbench runs` lists.")
+    ] = False,
     tag: Annotated[list[str] | None, typer.Option(help="Save the run with this tag; repeatable.")] = None,
-    store: Annotated[Path | None, typer.Option(help="Save the run in this folder.")] = None,
+    store: Annotated[
+        Path | None, typer.Option(help="Save the run in this folder instead of the default store.")
+    ] = None,
     state: Annotated[
         Path | None,
-        typer.Option(help="File of the drafter's state: loaded at the start if it exists, saved at the end."),
+        typer.Option(
+            help="File of the drafter's saved state, such as its n-grams: loaded before the run if it "
+            "exists, saved after it."
+        ),
     ] = None,
     marks: Annotated[
         Marks,
         typer.Option(
-            help="Marks for accepted, corrected and bonus tokens: colour, style alone (underlined, bold, italic), text "
+            help="How to mark accepted, corrected and bonus tokens: colour, style alone (underlined, bold, "
+            "italic), text "
             "characters (_accepted_, *corrected*, /bonus/), or none. auto: colour on a terminal, style with NO_COLOR, "
             "text on a dumb terminal, none elsewhere."
         ),
@@ -186,7 +196,7 @@ def read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
         try:
             text = read_regular(prompt_file, or_pipe=True).decode().replace("\r\n", "\n")
         except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+            reason = getattr(error, "strerror", None) or "the file is not UTF-8 text"
             raise PromptError(f"{prompt_file} cannot be read: {reason}.", "Give a text file.") from None
     else:
         text = sys.stdin.read() if prompt == "-" else str(prompt)
@@ -226,7 +236,7 @@ def write_state(run: Any, path: Path) -> None:
         raise WorkbenchError(f"{path} cannot be written: {system_reason(error)}.", "Choose another file.") from None
     if not output.is_quiet():
         size = f"{state['entries']:,} of at most {state['bound']:,} {state['unit']}"
-        print(f"state: {size}; {state['hits']:,} of {state['asked']:,} lookups found a draft", file=sys.stderr)
+        print(f"drafter state: {size}; {state['hits']:,} of {state['asked']:,} lookups found a draft", file=sys.stderr)
 
 
 def approximation_note(trace: Trace) -> str:

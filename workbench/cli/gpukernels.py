@@ -39,12 +39,12 @@ def measure(
     """
     for option in refused:
         raise typer.BadParameter(
-            f"the suite {SUITE} does not accept this option: it makes its own targets", param_hint=option
+            f"the suite {SUITE} does not accept this option: the suite creates its own targets", param_hint=option
         )
     checks.check_suffixes(SUITE, out, KINDS)
     json_file, *more = [path for path in out if path.suffix == ".json"] or [None]
     if more:
-        raise typer.BadParameter("give one .json file", param_hint="--out")
+        raise typer.BadParameter("give only one .json file", param_hint="--out")
     if not toy:
         with set_error_option("device"):
             check_gpu(device, f"The suite {SUITE} without --toy")

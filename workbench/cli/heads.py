@@ -91,7 +91,11 @@ def description(report: dict[str, Any]) -> list[str]:
         if report["not_read"]:
             lines.append(f"unused: {', '.join(report['not_read'])}")
         drafts = ", ".join(report["drafts_with"])
-        lines.append(f"drafts with: {drafts}" if drafts else "drafts with: no method here yet")
+        lines.append(
+            f"methods that draft with these heads: {drafts}"
+            if drafts
+            else "no method of the workbench drafts with these heads"
+        )
     return lines
 
 
@@ -114,14 +118,18 @@ def _lines(heads: Any, target: str) -> list[Any]:
         check_model(target)
     folder = folder_of(target)
     if folder is None:
-        raise ModelError(f"{target} is not on this machine yet.", "Load the target once, or give a folder.")
+        raise ModelError(
+            f"{target} is not on this machine yet.", "Load the target once to download it, or give its folder."
+        )
     if heads.checkpoint is None:
         reason = problem(heads, target, folder)
         return [CheckResult("target", not reason, reason or f"the heads were trained for {target}")]
     try:
         requirements = HeadRequirements.of(target, config_of(folder))
     except (KeyError, TypeError):
-        raise ModelError(f"The config.json of {target} has no layer sizes.", "Give a language model.") from None
+        raise ModelError(
+            f"The config.json of {target} has no layer sizes, so the heads cannot be checked.", "Give a language model."
+        ) from None
     return check_compatibility(heads.checkpoint, requirements)
 
 
@@ -131,9 +139,11 @@ def export(
     folder: Annotated[Path, typer.Argument(help="Folder to write.")],
     to: Annotated[
         str,
-        typer.Option(help="Layout: speculators (EAGLE layers), or vllm (Medusa heads, SafeAILab's EAGLE layer)."),
+        typer.Option(
+            help="File layout to write: speculators (EAGLE layers), or vllm (Medusa heads, SafeAILab's EAGLE layer)."
+        ),
     ] = "speculators",
-    force: Annotated[bool, typer.Option("--force", help="Write into a folder that is not empty.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Write into the folder even if it is not empty.")] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -157,7 +167,11 @@ def shrink(
     name: Annotated[str, typer.Argument(help="Bundled heads or model, or a folder that `workbench train` wrote.")],
     folder: Annotated[Path, typer.Argument(help="Folder to write.")],
     measure: Annotated[
-        int, typer.Option(min=0, help="Prompts (or problems per task) on which both forms are compared; 0: none.")
+        int,
+        typer.Option(
+            min=0,
+            help="Number of prompts (or problems per task) on which original and int8 copy are compared; 0: none.",
+        ),
     ] = 0,
     as_json: Json = False,
     debug: Debug = False,
@@ -182,8 +196,8 @@ def shrink(
     if as_json:
         print(json.dumps(sizes))
         return
-    print(f"{folder}: {sizes['before'] / 1e6:.1f} MB became {sizes['after'] / 1e6:.1f} MB; rounding "
-          f"changes the weights by {sizes['error']:.2%} of their size")  # fmt: skip
+    print(f"{folder}: {sizes['before'] / 1e6:.1f} MB became {sizes['after'] / 1e6:.1f} MB; rounding changes the "
+    f"weights by {sizes['error']:.2%} of their norm")  # fmt: skip
     for key, value in sizes.get("measured", {}).items():
         print(f"{key.replace('_', ' ')}: {_short(value)}")
 
@@ -195,7 +209,7 @@ def compare(
     ] = "text-target",
     per_group: Annotated[int, typer.Option(min=1, help="Number of bundled prompts of each group.")] = 3,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Length limit of every run, in tokens.")] = 64,
-    report: Annotated[bool, typer.Option(help="Save the table on the board.")] = False,
+    report: Annotated[bool, typer.Option(help="Save the table on the heads board.")] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:

@@ -24,7 +24,7 @@ def lab(
     notebook: Annotated[
         str, typer.Argument(help="Notebook to open, by number or name: 02 or 02_rejection_sampling.")
     ] = "",
-    folder: Annotated[Path, typer.Option(help="Another folder of notebooks.")] = NOTEBOOKS,
+    folder: Annotated[Path, typer.Option(help="Folder of the notebooks, if not the repository's.")] = NOTEBOOKS,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free port.")] = 8888,
     browser: Annotated[bool, typer.Option(help="Open a browser.")] = True,
     debug: Debug = False,

@@ -42,7 +42,7 @@ FAILED, WRONG_USE, INTERRUPTED = 1, 2, 130
 
 app = typer.Typer(
     name="workbench",
-    help="See, compare and build speculative decoding. `workbench COMMAND --help` explains a command.",
+    help="Watch, compare and build speculative decoding methods. `workbench COMMAND --help` explains a command.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -87,7 +87,7 @@ def root(
     quiet: common.Quiet = False,
     verbose: common.Verbose = False,
 ) -> None:
-    """See, compare and build speculative decoding. `workbench COMMAND --help` explains a command.
+    """Watch, compare and build speculative decoding methods. `workbench COMMAND --help` explains a command.
 
     Exit status: 0 success, 1 failure, 2 wrong usage (nothing was run), 130 interrupted. `workbench config` shows your
     own defaults of options.

@@ -31,7 +31,10 @@ if TYPE_CHECKING:
 
 def methods(
     name: Annotated[
-        str | None, typer.Argument(help="Show this method in full.", autocompletion=complete.methods)
+        str | None,
+        typer.Argument(
+            help="Method to show with all its parameters, requirements and sources.", autocompletion=complete.methods
+        ),
     ] = None,
     target: Target = DEFAULT_TARGET,
     drafter: Drafter = DEFAULT_DRAFTER,
@@ -58,7 +61,9 @@ def methods(
     if name is not None:
         rows = [row for row in rows if row["name"] == name]
         if not rows:
-            raise UnknownNameError(f"{connect} has no method {name!r}.", "`workbench methods --connect` lists them.")
+            raise UnknownNameError(
+                f"{connect} has no method {name!r}.", "`workbench methods --connect URL` lists the server's methods."
+            )
     if as_json:
         print(json.dumps(rows if name is None else rows[0], ensure_ascii=False, indent=2))
     elif name is not None:
@@ -121,7 +126,9 @@ def _print_lines(rows: list[dict[str, Any]], target: str) -> None:
         sign, words = ("✓", row["title"]) if row["available"] else ("–", row["reason"])
         print(f"{sign} {row['name']:<{width}}  {row['promise']:<12}  {harmless(words)}")
     runs = sum(row["available"] for row in rows)
-    print(f"\n{runs} of {len(rows)} can run on {target}. `workbench methods NAME` shows one in full.")
+    print(
+        f"\n{runs} of {len(rows)} methods can run on {target}. `workbench methods NAME` shows all facts about a method."
+    )
 
 
 def _print_whole(row: dict[str, Any], target: str, local_method: MethodInfo | None) -> None:

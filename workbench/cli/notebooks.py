@@ -13,10 +13,11 @@ from workbench.core.errors import UnknownNameError, WorkbenchError
 
 def notebooks(
     names: Annotated[
-        list[str] | None, typer.Argument(help="Notebooks, for example 02_rejection_sampling; by default all.")
+        list[str] | None,
+        typer.Argument(help="Notebooks to generate, for example 02_rejection_sampling; by default all."),
     ] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Change nothing; exit code 1 if something would change.")
+        bool, typer.Option("--check", help="Change nothing; exit code 1 if a notebook is out of date.")
     ] = False,
     folder: Annotated[Path | None, typer.Option(help="Folder of the notebooks; by default the repository's.")] = None,
     debug: Debug = False,
@@ -25,7 +26,9 @@ def notebooks(
     try:
         from workbench.site import notebook_pairs
     except ModuleNotFoundError as error:
-        raise WorkbenchError(f"{error.name} is missing.", 'Install it: pip install -e ".[notebooks]".') from error
+        raise WorkbenchError(
+            f"{error.name} is missing.", 'Install the packages for notebooks: pip install -e ".[notebooks]".'
+        ) from error
 
     target_folder = folder or notebook_pairs.FOLDER
     chosen = [Path(name).stem for name in names or notebook_pairs.names(target_folder)]

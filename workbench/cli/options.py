@@ -43,8 +43,8 @@ Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, …", autoco
 Method = Annotated[
     str | None,
     typer.Option(
-        help="Decoding method, from `workbench methods`. By default draft-model, or without a draft model one that "
-        "needs only the target.",
+        help="Decoding method, from `workbench methods`. By default draft-model, or a method that needs only "
+        "the target if there is no draft model.",
         autocompletion=complete.methods,
     ),
 ]
@@ -73,7 +73,9 @@ Settings = Annotated[
         autocompletion=complete.settings,
     ),
 ]
-Temperature = Annotated[float, typer.Option(help="0: greedy; 1: sample from the model's own distribution.")]
+Temperature = Annotated[
+    float, typer.Option(help="Sampling temperature; 0: greedy; 1: sample from the model's own distribution.")
+]
 TopK = Annotated[int, typer.Option(help="Sample from the k most likely tokens; 0: off.")]
 TopP = Annotated[float, typer.Option(help="Sample from the most likely tokens with this total probability; 1: off.")]
 MaxNewTokens = Annotated[int, typer.Option(min=1, help="Maximum number of new tokens.")]
@@ -103,9 +105,11 @@ def parse_settings(settings: Sequence[str] | None) -> dict[str, str]:
 def check_key(connect: str | None, api_key: str | None) -> None:
     """Refuse an API key without a server, or an empty key."""
     if api_key is not None and connect is None:
-        raise typer.BadParameter("a key needs a server: give one with --connect", param_hint="--api-key")
+        raise typer.BadParameter(
+            "an API key is only for a server: give its address with --connect", param_hint="--api-key"
+        )
     if api_key is not None and not api_key.strip():  # --api-key "$VARIABLE" with a variable that is not set
-        raise typer.BadParameter("the key is empty", param_hint="--api-key")
+        raise typer.BadParameter("the API key is empty", param_hint="--api-key")
 
 
 def use_heads(heads: Sequence[str] | None, target: str, connect: str | None = None) -> None:
@@ -121,7 +125,9 @@ def use_heads(heads: Sequence[str] | None, target: str, connect: str | None = No
     from workbench.service.checks import set_error_option
 
     if heads and connect is not None:
-        raise typer.BadParameter(f"the server at {connect} sets it", param_hint="--head")
+        raise typer.BadParameter(
+            f"the server at {connect} sets this option for all its clients; leave it out", param_hint="--head"
+        )
     with set_error_option("head"):
         for folder in heads or ():
             user_heads.check(folder, target, folder_of(target))
@@ -143,8 +149,8 @@ def refuse_unused_heads(heads: Sequence[str] | None, methods: Sequence[str]) -> 
         if usable and not set(usable) & set(methods):
             with set_error_option("head"):
                 raise ParameterError(
-                    f"{folder} has {kind} heads, which {', '.join(methods)} does not draft with.",
-                    f"Use a method that does: {', '.join(usable)}.",
+                    f"{folder} has {kind} heads, and {', '.join(methods)} does not draft with such heads.",
+                    f"Use a method that drafts with them: {', '.join(usable)}.",
                 )
 
 
@@ -157,7 +163,9 @@ def refuse_server_options(connect: str | None, **options: tuple[str, str]) -> No
     """
     for name, (value, default) in options.items():
         if connect is not None and value != default:
-            raise typer.BadParameter(f"the server at {connect} sets it", param_hint=f"--{name}")
+            raise typer.BadParameter(
+                f"the server at {connect} sets this option for all its clients; leave it out", param_hint=f"--{name}"
+            )
 
 
 def drafter_or_none(name: str) -> str | None:

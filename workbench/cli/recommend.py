@@ -26,7 +26,10 @@ TOKENS = 64
 def recommend(
     prompts: Annotated[
         Path | None,
-        typer.Option(help="Your prompts: JSON Lines with `prompt`. By default one bundled prompt of each group."),
+        typer.Option(
+            help="Your prompts: a JSON Lines file with a `prompt` in each line. By default one bundled "
+            "prompt of each group."
+        ),
     ] = None,
     last: Annotated[int, typer.Option(min=0, help="Use the prompts of your last N saved runs of this target.")] = 0,
     minutes: Annotated[
@@ -45,14 +48,20 @@ def recommend(
     ] = None,
     kinds: Annotated[
         bool,
-        typer.Option("--kinds", help="Measure the training-free methods on each workload of `bench --suite` instead."),
+        typer.Option(
+            "--kinds", help="Measure the training-free methods on each workload of `bench --suite work` instead."
+        ),
     ] = False,
     per_kind: Annotated[int, typer.Option(min=1, help="With --kinds: number of prompts per workload.")] = 3,
     report: Annotated[
         bool,
-        typer.Option(help="With --kinds: save each workload on the board; resumes where it stopped."),
+        typer.Option(
+            help="With --kinds: save the result of each workload on the board; an interrupted measurement resumes."
+        ),
     ] = False,
-    fresh: Annotated[bool, typer.Option(help="With --report: measure again what the board already has.")] = False,
+    fresh: Annotated[
+        bool, typer.Option(help="With --report: repeat the measurements that are already on the board.")
+    ] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -67,10 +76,12 @@ def recommend(
         raise typer.BadParameter("give --prompts or --last, not both", param_hint="--last")
     if kinds:
         if last or prompts is not None:
-            raise typer.BadParameter("the workloads have their own prompts", param_hint="--kinds")
+            raise typer.BadParameter(
+                "the workloads have their own prompts; leave out --prompts and --last", param_hint="--kinds"
+            )
         return workloads.measure(target, device, dtype, method or (), per_kind, max_new_tokens, report, fresh, as_json)
     if report or fresh:
-        raise typer.BadParameter("only --kinds has a board", param_hint="--report")
+        raise typer.BadParameter("results are saved on a board only with --kinds", param_hint="--report")
     max_new_tokens = max_new_tokens or TOKENS
     from workbench.bench.prompts import load_prompts
 
@@ -115,7 +126,7 @@ def to_markdown(recommendation: Recommendation) -> str:
         "round / plain round": lambda c: format_value(c.round_cost, ".2f"),
         "dropped after pass": lambda c: c.left or "–",
     }
-    prefix = "" if recommendation.complete else "Stopped before the time was over. "
+    prefix = "" if recommendation.complete else "Stopped before the time limit. "
     failures = "".join(f"{name} could not run: {harmless(reason)}\n" for name, reason in recommendation.failed.items())
     size = (
         f"{len(recommendation.prompts)} of {recommendation.asked} prompts"
@@ -123,7 +134,7 @@ def to_markdown(recommendation: Recommendation) -> str:
         else f"{len(recommendation.prompts)} prompts"
     )
     limits = f"{harmless(recommendation.limits)}\n" if recommendation.limits else ""
-    cost = f"{recommendation.passes} passes, {recommendation.seconds:.0f} s"
+    cost = f"{recommendation.passes} passes over the prompts, {recommendation.seconds:.0f} s"
     summary = f"{prefix}{size}, {cost}, greedy, on {describe(recommendation.machine)}."
     table = (
         f"{markdown_table(columns, recommendation.ranking, left=('speed-up',))}\n\n" if recommendation.ranking else ""

@@ -93,7 +93,10 @@ def record_race(models: Models) -> tuple[Trace, Trace, Baseline]:
         takes = {name: record_run(name, Recording(), models, "story", 0) for name in order}
         pairs.append((takes["draft-tree"], takes["autoregressive"]))
     if any(mine.token_ids != plain.token_ids for mine, plain in pairs):
-        raise WorkbenchError("The race's text differs from plain decoding's.", "Report this: draft-tree must be exact.")
+        raise WorkbenchError(
+            "The text of the recorded race differs from the text of plain decoding.",
+            "Report this as a bug: draft-tree must be exact.",
+        )
     rates = [tuple(summary(trace)["tokens_per_second"] for trace in pair) for pair in pairs]
     ratios = [mine / plain for mine, plain in rates]
     found = estimate({0: ratios})
@@ -171,9 +174,10 @@ def supports_tour(name: str, recorded: Mapping[str, Trace]) -> bool:
 def record(
     out: Annotated[Path | None, typer.Option(help="Folder for the recordings; by default assets/recorded.")] = None,
     only: Annotated[
-        list[str] | None, typer.Option(help="Record only this: a method, race, switch, compare or sweep; repeatable.")
+        list[str] | None,
+        typer.Option(help="Record only this example: a method's name, race, switch, compare or sweep; repeatable."),
     ] = None,
-    target: Annotated[str, typer.Option(help="Bundled name, local folder or Hub id.")] = DEFAULT_TARGET,
+    target: Annotated[str, typer.Option(help="Target model: a bundled name, local folder or Hub id.")] = DEFAULT_TARGET,
 ) -> None:
     """Record the examples that the pages show without a model: a run of each method, a comparison and a sweep.
 
@@ -227,5 +231,5 @@ def record(
         figures = summary(trace)
         rate = figures["acceptance_rate"]
         rate_text = "–" if rate is None else f"{rate:.0%}"
-        remark = "" if supports_tour(name, traces) else "  (does not support every step of the tour)"
+        remark = "" if supports_tour(name, traces) else "  (does not support every step of the Live page's tour)"
         print(f"{name:20} {n_bytes / 1e3:5.1f} kB  τ {figures['tau']:.2f}  accepted / tested {rate_text}{remark}")

@@ -20,13 +20,19 @@ if TYPE_CHECKING:
 
 Folder = Annotated[
     Path | None,
-    typer.Option("--store", help="Folder of the runs; by default WORKBENCH_RUNS, or a folder in your user data."),
+    typer.Option(
+        "--store",
+        help="Folder of the saved runs; by default the variable WORKBENCH_RUNS, or a folder in your user data.",
+    ),
 ]
 Ids = Annotated[list[str], typer.Argument(help="Ids of runs; the end of an id is enough if it is unique.")]
 Tags = Annotated[list[str] | None, typer.Option("--tag", help="Only runs with this tag; repeatable.")]
-Text = Annotated[str | None, typer.Option(help="Only runs with these words in prompt, text or note.")]
+Text = Annotated[
+    str | None, typer.Option(help="Only runs with these words in the prompt, the generated text or the note.")
+]
 Where = Annotated[
-    list[str] | None, typer.Option(help="Condition on a figure, such as 'tau>=2.5' or 'tokens<100'; repeatable.")
+    list[str] | None,
+    typer.Option(help="Only runs whose metric meets this condition, such as 'tau>=2.5' or 'tokens<100'; repeatable."),
 ]
 LIST_COLUMNS = ("id", "created", "method", "target", "tau", "acceptance_rate", "tokens_per_second", "tags", "prompt")
 
@@ -126,7 +132,9 @@ def note(
 
 @app.command()
 def export(
-    to: Annotated[Path, typer.Argument(help="A folder, or for a single run a file ending in .parquet or .jsonl.")],
+    to: Annotated[
+        Path, typer.Argument(help="Folder to write to; for a single run also a file ending in .parquet or .jsonl.")
+    ],
     ids: Annotated[
         list[str] | None, typer.Argument(help="Ids of runs; by default all runs with the tags of --tag.")
     ] = None,
@@ -141,14 +149,14 @@ def export(
     runs = _open(store)
     chosen = _resolve(runs, ids) if ids else runs.find(tags=tag or ()).select("id").collect()["id"].to_list()
     if not chosen:
-        raise WorkbenchError("There is nothing to export.", "`workbench runs list` shows the saved runs.")
+        raise WorkbenchError("No saved run was selected for export.", "`workbench runs list` shows the saved runs.")
     for path in runs.export(chosen, to, "jsonl" if lines else "parquet"):
         print(path)
 
 
 @app.command("import")
 def import_runs(
-    paths: Annotated[list[Path], typer.Argument(help="Files of traces (.parquet, .jsonl), or folders of such files.")],
+    paths: Annotated[list[Path], typer.Argument(help="Trace files (.parquet, .jsonl), or folders of trace files.")],
     tag: Annotated[list[str] | None, typer.Option(help="A tag for the imported runs; repeatable.")] = None,
     store: Folder = None,
     debug: Debug = False,
@@ -157,7 +165,7 @@ def import_runs(
     runs = _open(store)
     for path in paths:
         if not path.exists():
-            raise WorkbenchError(f"There is no {path}.", "Name a file or a folder that exists.")
+            raise WorkbenchError(f"There is no file or folder {path}.", "Name a file or a folder that exists.")
     imported = runs.import_(*paths, tags=tag or ())
     for run in imported.added:
         print(run)
@@ -168,7 +176,7 @@ def import_runs(
     for name, reason in imported.problems.items():
         typer.echo(f"note: {harmless(name)} was left out: {reason}", err=True)
     if imported.problems and not (imported.added or imported.duplicates):
-        raise WorkbenchError("Nothing could be imported.", "Give files that the workbench exported.")
+        raise WorkbenchError("No run could be imported.", "Give trace files that the workbench exported.")
 
 
 @app.command()
@@ -189,7 +197,7 @@ def delete(
 @app.command()
 def bench(
     runs: Annotated[int, typer.Option(min=1, help="Number of runs in the store.")] = 10_000,
-    repeats: Annotated[int, typer.Option(min=1, help="Repetitions of every query.")] = 10,
+    repeats: Annotated[int, typer.Option(min=1, help="Number of repetitions of every query.")] = 10,
     debug: Debug = False,
 ) -> None:
     """Measure the time to search a store of many saved runs, which is created in a temporary folder.
@@ -284,4 +292,4 @@ def _print_table(rows: list[dict[str, Any]], n_found: int) -> None:
     width = shutil.get_terminal_size((160, 24)).columns
     Console(width=max(width, 120)).print(table)
     if n_found != len(rows):
-        typer.echo(f"{len(rows)} of {n_found}; --limit 0 shows all", err=True)
+        typer.echo(f"{len(rows)} of {n_found} runs; --limit 0 shows all", err=True)

@@ -34,7 +34,7 @@ def serve(
     dtype: Dtype = "auto",
     device: Device = "auto",
     max_rows: Annotated[
-        int, typer.Option(min=1, help="Maximum number of sequences in a batch; more requests wait.")
+        int, typer.Option(min=1, help="Maximum number of sequences in a batch; further requests wait.")
     ] = 16,
     limit_runs: Annotated[int, typer.Option(min=1, help="Maximum number of running and waiting runs.")] = 64,
     limit_runs_per_user: Annotated[
@@ -57,23 +57,29 @@ def serve(
         list[str] | None, typer.Option(help="Further model that requests may use; repeatable.")
     ] = None,
     trusted_proxy: Annotated[
-        list[str] | None, typer.Option(help="Proxy whose X-Forwarded-For header is trusted; repeatable.")
+        list[str] | None, typer.Option(help="Address of a proxy whose X-Forwarded-For header is trusted; repeatable.")
     ] = None,
     api_key: Annotated[
         str | None,
         typer.Option(
-            envvar=KEY, show_envvar=True, help="Require this API key of clients; the environment variable is safer."
+            envvar=KEY,
+            show_envvar=True,
+            help="Require this API key from clients; the environment variable is safer than the option.",
         ),
     ] = None,
     allowed_host: Annotated[
-        list[str] | None, typer.Option(help="Another host name of this server; repeatable.")
+        list[str] | None, typer.Option(help="Additional host name under which clients reach this server; repeatable.")
     ] = None,
     allowed_origin: Annotated[
         list[str] | None,
         typer.Option(help="Origin whose pages may call the API, for example https://example.org; repeatable."),
     ] = None,
-    ssl_certfile: Annotated[str | None, typer.Option(help="Serve https with this certificate, in PEM.")] = None,
-    ssl_keyfile: Annotated[str | None, typer.Option(help="Private key of the certificate, if in another file.")] = None,
+    ssl_certfile: Annotated[
+        str | None, typer.Option(help="Serve https with this certificate file, in PEM format.")
+    ] = None,
+    ssl_keyfile: Annotated[
+        str | None, typer.Option(help="File of the certificate's private key, if it is a separate file.")
+    ] = None,
     debug: Debug = False,
 ) -> None:
     """Serve an OpenAI-compatible API: /v1/completions, /v1/chat/completions, /v1/models, /health, /ready, /metrics.

@@ -39,16 +39,17 @@ def sweep(
     axis: Annotated[
         list[str] | None,
         typer.Option(
-            help="NAME=VALUE,VALUE,… or NAME=1..6; twice for two axes. NAME: a parameter, method, drafter, target, "
-            "prompts (groups), max_new_tokens or seed. Separate values that contain commas with ';'."
+            help="Axis of the sweep: NAME=VALUE,VALUE,… or NAME=1..6; up to two axes. NAME: a method's "
+            "parameter, method, drafter, target, prompts (groups), max_new_tokens or seed. Separate values that "
+            "contain commas with ';'."
         ),
     ] = None,
     method: Method = None,
     settings: Settings = None,
-    prompt: Annotated[list[str] | None, typer.Option(help="A text to continue; repeatable.")] = None,
+    prompt: Annotated[list[str] | None, typer.Option(help="Prompt: a text to continue; repeatable.")] = None,
     group: Annotated[list[str] | None, typer.Option(help="Use bundled prompts of this group; repeatable.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of prompts of each group.")] = 2,
-    repeats: Annotated[int, typer.Option(min=1, help="Number of runs of each prompt in a cell.")] = 2,
+    repeats: Annotated[int, typer.Option(min=1, help="Number of runs of each prompt in each cell.")] = 2,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Length limit of every generation, in tokens.")] = 64,
     seed: Seed = 0,
     target: Target = DEFAULT_TARGET,
@@ -57,19 +58,27 @@ def sweep(
     device: Device = "auto",
     workers: Annotated[
         int,
-        typer.Option(min=1, help="Worker processes; with more than one, times include their competition for the CPU."),
+        typer.Option(
+            min=1,
+            help="Number of worker processes; with more than one, they compete for the CPU, "
+            "which lengthens measured times.",
+        ),
     ] = 1,
     ray: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Measure on a Ray cluster: auto, an address, or local.")
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Measure on a Ray cluster: its address, auto (find a running cluster), or local (start one here).",
+        ),
     ] = None,
-    ray_gpus: Annotated[float, typer.Option(min=0, help="GPUs per cell on the cluster.")] = 0,
+    ray_gpus: Annotated[float, typer.Option(min=0, help="Number of GPUs per cell on the Ray cluster.")] = 0,
     connect: Connect = None,
     api_key: ApiKey = None,
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Folder for finished cells and their traces; cells measured under the same conditions (dtype, device, "
-            "machine, weights, versions) are not measured again."
+            help="Folder for finished cells and their traces. A cell already measured under the same conditions "
+            "(dtype, device, machine, weights, versions) is reused."
         ),
     ] = None,
     export: Annotated[
@@ -175,8 +184,10 @@ def to_markdown(update: Any, out: Path | None = None) -> str:
     errors = {r.error for r in update.results.values() if r.error}
     parts += [f"failed: {error}" for error in sorted(errors)]
     stop_note = "" if update.complete else "Stopped before the end. "
-    reuse_note = f"; {update.kept} were measured before" if update.kept else ""
-    figures_note = " Mean (speed-ups: geometric), 95 % confidence interval, n." if has_figures else ""
+    reuse_note = f"; {update.kept} were reused from an earlier sweep" if update.kept else ""
+    figures_note = (
+        " Each cell: mean (speed-ups: geometric mean), 95 % confidence interval, number of runs." if has_figures else ""
+    )
     parts.append(f"{stop_note}{update.done} of {update.total} cells{reuse_note}.{figures_note}")
     parts += [update.note] if update.note else []
     parts.append(update.sweep.command(out))

@@ -19,12 +19,14 @@ from workbench.training.options import KINDS, convert
 
 
 def train(
-    name: Annotated[str | None, typer.Argument(help="Training recipe; without one, all recipes are listed.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="Name of the training recipe; without a name, all recipes are listed.")
+    ] = None,
     settings: Settings = None,
     target: Annotated[
         str | None,
         typer.Option(
-            help="Model to train for, same as --set target=…: a name, folder or Hub id.",
+            help="Model to train heads or drafters for, same as --set target=…: a name, folder or Hub id.",
             autocompletion=complete.targets,
         ),
     ] = None,

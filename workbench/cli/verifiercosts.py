@@ -35,7 +35,8 @@ def measure(device: str, repeats: int, out: list[Path], as_json: bool) -> None:
     is_here = local_folder(SMOLLM2) is not None or packaged_file(SMOLLM2) is not None
     if not is_here:
         typer.echo(
-            f"note: {SMOLLM2.title} is not on this machine, so verifier times are not compared with its forward pass",
+            f"note: {SMOLLM2.title} is not on this machine, so verifier times are not compared with the model's "
+            f"forward pass",
             err=True,
         )
     report = verifier_suite.run_suite(

@@ -24,8 +24,8 @@ def whatif(
         list[str],
         typer.Argument(
             metavar="FILE [FILE2 …]",
-            help="A trace (JSON Lines or Parquet) or the name of a bundled recording. Further traces: plain decoding "
-            "of the same prompt, to compare with, and runs of other drafters, to combine with.",
+            help="Trace to examine (JSON Lines or Parquet), or the name of a bundled recording. Further traces "
+            "of the same prompt: plain decoding, as the baseline, and other drafters, to combine with the first.",
         ),
     ],
     as_json: Json = False,
@@ -60,7 +60,8 @@ def read(name: str) -> Trace:
         if name in recorded_runs.names():
             return recorded_runs.trace(name)
         raise UnknownNameError(
-            f"There is no file {name}.", f"Give a trace, or one of the recordings: {', '.join(recorded_runs.names())}."
+            f"There is no file {name}.",
+            f"Give a trace file, or one of the bundled recordings: {', '.join(recorded_runs.names())}.",
         )
     if name.endswith(recorded_runs.SUFFIX):
         return recorded_runs.read(path)
@@ -76,7 +77,10 @@ def _print(report: dict[str, Any]) -> None:
         fixed = [*lengths["fixed"], lengths["oracle"], lengths["recorded"]]
         rows = [(a["name"], _two(a["tau"]), f"{a['tokens_per_second']:.0f}", _two(a["relative"])) for a in fixed]
         _table(
-            console, "Other draft lengths, with the times of this run", ("draft", "τ", "tokens/s", "× recorded"), rows
+            console,
+            "Predicted for other draft lengths, with the measured times of this run",
+            ("draft", "τ", "tokens/s", "× recorded"),
+            rows,
         )
         _error(console, report, "τ", "lengths")
         _error(console, report, "× recorded", "speeds")
@@ -89,22 +93,23 @@ def _print(report: dict[str, Any]) -> None:
         head = ("depth", "tested", "rank 1", "rank 2", "rank 3", "beyond", "unknown")
         _table(console, "Rank of the target's token in the drafter's distribution", head, rows)
         taus = ", ".join(f"width {w['width']} {w['tau']:.2f}" for w in report["widths"])
-        remark = "; unknown ranks count as rejected" if any(e["unknown"] for e in report["rescues"]) else ""
+        remark = "; tokens of unknown rank count as rejected" if any(e["unknown"] for e in report["rescues"]) else ""
         console.print(f"τ of a tree, estimated from the acceptance rate at each depth: {taus}{remark}")
         _error(console, report, "τ of a tree", "width")
     for c in report["combinations"]:
         console.print(
-            f"{harmless(c['first'])} has τ {c['tau_first']:.2f}, {harmless(c['second'])} {c['tau_second']:.2f}; the "
-            f"better of the two at every position {c['tau']:.2f} ({c['tokens']} common tokens).",
+            f"{harmless(c['first'])} has τ {c['tau_first']:.2f}, {harmless(c['second'])} {c['tau_second']:.2f}; "
+            f"with the better of both drafts at every position, τ would be {c['tau']:.2f} ({c['tokens']} common "
+            f"tokens).",
             markup=False,
         )
     if report["combinations"]:
-        _error(console, report, "the better of the two", "combination")
+        _error(console, report, "better of both drafts", "combination")
     if theory["rate"] is not None:
         best = theory["best"]
         console.print(
-            f"Theory: τ {theory['tau']:.2f}; {theory['tau_by_position']:.2f} with an acceptance rate per position, "
-            f"{theory['tau_iid']:.2f} with one rate for all positions"
+            f"τ measured {theory['tau']:.2f}; by theory {theory['tau_by_position']:.2f} with an acceptance rate "
+            f"per position, {theory['tau_iid']:.2f} with one rate for all positions"
             + (
                 f"; at the run's mean costs, draft length {best['depth']} is best: {best['speedup']:.2f} times plain "
                 "decoding"
@@ -117,8 +122,8 @@ def _print(report: dict[str, Any]) -> None:
         _error(console, report, "speed-up by the formula", "formula")
         for b in theory["transport"]:
             console.print(
-                f"{b['siblings']} sampled siblings: one was accepted at {b['accepted']:.0%} of {b['places']} "
-                f"positions; the bound for any lossless verifier is {b['bound']:.0%}."
+                f"{b['siblings']} sampled sibling tokens: one of them was accepted at {b['accepted']:.0%} of "
+                f"{b['places']} positions; no lossless verifier can exceed {b['bound']:.0%}."
             )
     rows = [
         (

@@ -61,7 +61,10 @@ def measure(
             board.read(workload_board.BOARD), models.target_name, dtype_name, [c.name for c in chosen], names, tokens
         )
         if board_rows:
-            typer.echo(f"Already on the board (--fresh measures them again): {', '.join(board_rows)}.", err=True)
+            typer.echo(
+                f"Workloads already on the board (--fresh measures these workloads again): {', '.join(board_rows)}.",
+                err=True,
+            )
     save_row = workload_board.save if report else lambda key, row: None
     with progress_bar() as bar:
         progress = bar or (lambda *_: None)

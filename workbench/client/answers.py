@@ -34,17 +34,23 @@ def unreachable(url: str, problem: BaseException, has_key: bool = False) -> Work
         return WorkbenchError(f"{url} did not answer in time.", "Try again, or look at the server's log.")
     if isinstance(problem, httpx.TransportError):
         return WorkbenchError(
-            f"No server answers at {url}.", "Start the app there (`python app.py`), or check the address."
+            f"No server answers at {url}.", "Start the app at this address (`python app.py`), or check the address."
         )
     if isinstance(problem, httpx.HTTPStatusError):
         if problem.response.status_code == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
-            return CapacityError(f"The request is larger than {url} allows.", "Send less, or a smaller file.")
+            return CapacityError(
+                f"The request is larger than the server at {url} allows.", "Send less text, or a smaller file."
+            )
         return WorkbenchError(f"{url} answered with status {problem.response.status_code}.", "Check the address.")
     if type(problem).__name__ == "AuthenticationError":  # gradio_client's
         options = "Give --api-key, or Workbench(url, key=…)"
         remedy = " or set ".join([options, *variables(url)[:1]]) + "."
-        return WorkbenchError(f"{url} needs a key{', and this one is wrong' if has_key else ''}.", remedy)
+        return WorkbenchError(f"{url} needs an API key{', and the given key is wrong' if has_key else ''}.", remedy)
     if type(problem).__name__ == "TooManyRequestsError":
-        return WorkbenchError(f"{url} got too many requests or wrong keys from this machine.", "Try again in a minute.")
+        return WorkbenchError(
+            f"{url} received too many requests, or too many wrong keys, from this machine.", "Try again in a minute."
+        )
     reason = " ".join(str(problem).split())[:200] or type(problem).__name__
-    return WorkbenchError(f"{url} cannot be used: {reason}", "Check the address; a private Space needs HF_TOKEN.")
+    return WorkbenchError(
+        f"{url} cannot be used: {reason}", "Check the address; for a private Hugging Face Space, set HF_TOKEN."
+    )

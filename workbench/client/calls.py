@@ -120,7 +120,9 @@ def make_request(
             fields[name] = (parameter.annotation, Field(**details))
     request = create_model(function.__qualname__, __base__=base, __doc__=function.__doc__, **fields)
     if undescribed := [name for name, field in request.model_fields.items() if not field.description]:
-        raise TypeError(f"{function.__qualname__} does not describe {', '.join(undescribed)}.")
+        raise TypeError(
+            f"The docstring of {function.__qualname__} does not describe the parameters {', '.join(undescribed)}."
+        )
     inherited = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in base.model_fields]
     request.signature = inspect.Signature([*inherited, *parameters])
     request.complete = complete

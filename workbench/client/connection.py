@@ -75,7 +75,8 @@ class Connection:
             key = key_for(url, key)
             if key is not None and not (key.isascii() and key.isprintable()):
                 raise ParameterError(
-                    "The key has characters that cannot be sent.", "Check that you copied all of it and nothing else."
+                    "The API key has characters that cannot be sent in an HTTP header.",
+                    "Check that you copied the whole key and nothing else.",
                 )
             user |= {"x-api-key": key} if key else {}  # the header `authorization` is for a Space's token
             # The token of the environment is for Spaces: it is sent to no other server.
@@ -86,7 +87,9 @@ class Connection:
             raise unreachable(url, problem, has_key=key is not None) from problem
         if not self.has("stream"):
             self.app.close()
-            raise WorkbenchError(f"{url} is not a workbench.", "Give the address that `python app.py` prints.")
+            raise WorkbenchError(
+                f"{url} is not the address of a workbench app.", "Give the address that `python app.py` prints."
+            )
         self._sessions: list[str] = []
 
     def has(self, name: str) -> bool:
@@ -159,7 +162,7 @@ class Connection:
             raise unreachable(self.url, problem) from problem
         if "attribution" not in answer:
             raise WorkbenchError(
-                "The app's version differs from this client's: its answers have another format.",
+                "The app and this client are different versions, so the app's answers have another format.",
                 "Use the same version on both machines.",
             )
         return answer["attribution"]

@@ -54,7 +54,8 @@ def key_for(url: str, explicit_key: str | None = None, env: Mapping[str, str] | 
     parts = URL(url) if "://" in url else None  # else a Space, which uses https
     if key is not None and parts is not None and parts.scheme == "http" and not is_loopback(parts.host):
         warnings.warn(
-            f"The key goes to {parts.host} unencrypted, so others on the network can read it. Use https.", stacklevel=2
+            f"The API key is sent to {parts.host} unencrypted, so others on the network can read it. Use https.",
+            stacklevel=2,
         )
     return key
 

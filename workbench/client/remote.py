@@ -96,7 +96,8 @@ class RemoteBackend(Connection, Client):
         """Start a generation in the app and follow it. The run ends when this process ends, even without a lease."""
         if extras is not None:
             raise MethodUnavailableError(
-                "Penalties, further stop conditions and log-probabilities are not available through this client.",
+                "Penalties, stop conditions other than stop strings, and log-probabilities are not available "
+                "through this client.",
                 USE_V1,
             )
         return self._follow("stream", Generation.arguments(*args, **named))
@@ -171,13 +172,15 @@ class RemoteBackend(Connection, Client):
     ) -> Iterator[Pairs]:
         """Raise MethodUnavailableError: pairs of runs are measured only in the process that has the models."""
         raise MethodUnavailableError(
-            "A speed-up can be measured in pairs only in the process that has the models.", "Use `compare`."
+            "A speed-up can be measured in pairs of runs only in the process that has loaded the models.",
+            "Use `compare`.",
         )
 
     def prefer_heads(self, folder: str, on: bool = True) -> int:
         """Raise MethodUnavailableError: heads can be chosen only on the server's machine."""
         raise MethodUnavailableError(
-            "Heads can be chosen only on the server's machine.", "Start the server with --head FOLDER."
+            "The folder of trained heads can be chosen only on the server's machine.",
+            "Start the server with --head FOLDER.",
         )
 
     def close(self) -> None:

@@ -84,7 +84,7 @@ class RemoteRun:
     def wait(self, timeout: float | None = None) -> Trace:
         with self._news:
             if not self._news.wait_for(lambda: self.ended, timeout):
-                raise TimeoutError(f"The run has not ended after {timeout:g} s.")
+                raise TimeoutError(f"The generation has not ended after {timeout:g} s.")
         if self.state == "error":
             problem = self._last.get("problem")
             raise wire.error_from_wire(problem or {"message": self._last["footer"]["error"]})

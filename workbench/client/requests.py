@@ -34,10 +34,10 @@ class Control(RunRequest):
 class SweepRequest(Request):
     """Number fields in the form of a sweep. They apply to every cell, unless an axis of the sweep varies them."""
 
-    limit: Annotated[int, Whole(1, 12)] = Field(2, description="prompts of each group")
+    limit: Annotated[int, Whole(1, 12)] = Field(2, description="number of prompts of each group")
     max_new_tokens: Tokens = Field(48, description="maximum number of new tokens per run")
     seed: Seed = Field(0, description="seed of all random numbers of the runs")
-    repeats: Repeats = Field(2, description="repetitions of each cell and prompt")
+    repeats: Repeats = Field(2, description="number of runs of each prompt in each cell of the sweep")
 
 
 def _choose_method(client: Client, sent: set[str], options: dict[str, Any]) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def _choose_method(client: Client, sent: set[str], options: dict[str, Any]) -> d
     if "method" in sent:
         return options
     reasons = {method["name"]: method["reason"] for method in client.methods(options["target"], options["drafter"])}
-    return options | {"method": choose(lambda name: reasons.get(name, f"There is no {name}."))[0]}
+    return options | {"method": choose(lambda name: reasons.get(name, f"There is no method {name}."))[0]}
 
 
 Models = declaration_of(Client.methods).request

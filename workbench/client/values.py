@@ -86,7 +86,10 @@ def lane_of(value: Any, info: ValidationInfo) -> dict[str, Any]:
 def lanes_of(value: Any, info: ValidationInfo) -> list[dict[str, Any]]:
     """Check the list of methods with settings (lanes) in a request for a comparison."""
     if not is_list(value) or not 0 < len(value) <= wire.ITEMS:
-        raise ParameterError("lanes is not a list of lanes.", 'For example: ["draft-model", "prompt-lookup:depth=5"].')
+        raise ParameterError(
+            "lanes is not a list of lanes (methods with their settings).",
+            'Give a list such as ["draft-model", "prompt-lookup:depth=5"].',
+        )
     return [lane_of(lane, info) for lane in value]
 
 
@@ -100,7 +103,7 @@ def prompts_of(value: Any) -> list[Any]:
     """Check one prompt or a list of prompts, and convert them to `workbench.bench.prompts.BenchPrompt`s."""
     prompts: list[Any] = value if is_list(value) else ["" if value is None else value]
     if not 0 < len(prompts) <= wire.ITEMS:
-        raise PromptError("prompts is not a list of prompts.", f"Give 1 to {wire.ITEMS} prompts.")
+        raise PromptError("The value of prompts is not a list of prompts.", f"Give 1 to {wire.ITEMS} prompts.")
     return [_named_prompt(prompt, i) for i, prompt in enumerate(prompts)]
 
 
@@ -156,7 +159,7 @@ def one_of(actions: Sequence[str]) -> PlainValidator:
 
     def check(value: Any) -> str:
         if value not in actions:
-            raise ParameterError("There is no such action.", f"Use one of {', '.join(actions)}.")
+            raise ParameterError("The requested action does not exist.", f"Use one of {', '.join(actions)}.")
         return value
 
     return validator(check)
@@ -214,17 +217,23 @@ UserMessages = Annotated[Sequence[Any], validator(messages_of), Json(list[Any], 
 Conversation = Annotated[
     list[dict[str, Any]],
     validator(wire.check_messages),
-    Field(description='each with role ("system", "user" or "assistant") and content'),
+    Field(description='messages of a conversation, each with role ("system", "user" or "assistant") and content'),
 ]
 ListedModel = Annotated[str, PlainValidator(model_of)]
 Model = Annotated[str | None, PlainValidator(model_of)]
-Target = Annotated[Model, Field(description="name of a target; empty: the default one")]
-Drafter = Annotated[Model, Field(description='name of a draft model; empty: the target\'s own; "none": no draft model')]
+Target = Annotated[Model, Field(description="name of a target model; empty: the default target")]
+Drafter = Annotated[
+    Model,
+    Field(description='name of a draft model; empty: the draft model bundled for the target; "none": no draft model'),
+]
 Lane = Annotated[
     Any,
     PlainValidator(lane_of),
     Json(Any, _lane_to_json),
-    Field(description='a string like "draft-model:depth=3", or an object with method, params and drafter'),
+    Field(
+        description='a method with its settings: a string like "draft-model:depth=3", or an object with method, params '
+        "and drafter"
+    ),
 ]
 Lanes = Annotated[
     Sequence[Any], PlainValidator(lanes_of), Json(list[Any], lambda lanes: [_lane_to_json(lane) for lane in lanes])

@@ -45,7 +45,7 @@ def check_text(name: str, value: Any, longest: int | None = NAME_CHARS) -> str:
     if not isinstance(value, str):
         raise ParameterError(f"{name} is not text.", f"Give a string, not {_kind(value)}.")
     if longest is not None and len(value) > longest:
-        raise ParameterError(f"{name} has {len(value):,} characters.", f"At most {longest:,} are allowed.")
+        raise ParameterError(f"{name} has {len(value):,} characters.", f"Send at most {longest:,} characters.")
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -62,7 +62,9 @@ def check_integer(name: str, value: Any, least: int = 0, most: int = INTEGERS - 
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not least <= value <= most or value != int(value):
         to = f" to {most}" if most < INTEGERS - 1 else ""
-        raise ParameterError(f"{name} is not a whole number from {least}{to}.", "Give a number in this range.")
+        raise ParameterError(
+            f"{name} is not a whole number from {least}{to}.", "Give a whole number in the stated range."
+        )
     return int(value)
 
 
@@ -91,7 +93,7 @@ def check_params(value: Any) -> dict[str, Any]:
     if value is None:
         return {}
     if not is_object(value) or len(value) > ITEMS:
-        raise ParameterError("params is not an object of names and values.", 'For example: {"depth": 4}.')
+        raise ParameterError("params is not an object with parameter names and values.", 'For example: {"depth": 4}.')
     for name, item in value.items():
         check_text("A parameter's name", name)
         if isinstance(item, str):
@@ -109,7 +111,7 @@ def check_names(name: str, value: Any, most: int = ITEMS) -> list[str]:
     """
     items = cast("Sequence[Any]", value)
     if not isinstance(value, list | tuple) or not 0 < len(items) <= most:
-        raise ParameterError(f"{name} is not a list of names.", f"Give 1 to {most} names.")
+        raise ParameterError(f"{name} is not a list of names, or has too many or none.", f"Give 1 to {most} names.")
     return [check_text(name, item) for item in items]
 
 
@@ -132,7 +134,7 @@ def check_images(value: Any) -> list[str]:
     if value is None:
         return []
     if not is_list(value) or len(value) > ITEMS:
-        raise PromptError("images is not a list of images.", 'Give data-URLs: "data:image/png;base64,…".')
+        raise PromptError("The value of images is not a list of images.", 'Give data-URLs: "data:image/png;base64,…".')
     if not all(isinstance(url, str) and url.startswith("data:image/") for url in value):
         raise PromptError("An image is not a data-URL.", 'Give data-URLs: "data:image/png;base64,…".')
     return value
@@ -163,7 +165,8 @@ def decode_base64(name: str, value: Any) -> bytes | None:
         return None
     if not isinstance(value, str) or len(value) > 4 * MOST_BYTES // 3 + 4:
         raise ParameterError(
-            f"{name} is not a file of a drafter's state.", f"Give a saved file of at most {MOST_BYTES >> 20} MiB."
+            f"{name} is not a file with a drafter's saved state.",
+            f"Give a file that `save` returned, of at most {MOST_BYTES >> 20} MiB.",
         )
     try:
         return base64.b64decode(value, validate=True)
@@ -189,8 +192,10 @@ def data_url(image: Any) -> str:
         try:
             raw = read_regular(Path(image).expanduser())
         except (OSError, TypeError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or "it is not a path"
-            raise PromptError(f"The image cannot be read: {reason}.", "Give a file, or its bytes.") from None
+            reason = getattr(error, "strerror", None) or "the given value is not a path"
+            raise PromptError(
+                f"The image cannot be read: {reason}.", "Give the path of an image file, or the bytes of an image."
+            ) from None
     return f"data:image/{_format(raw)};base64,{base64.b64encode(raw).decode('ascii')}"
 
 
@@ -208,7 +213,10 @@ def check_messages(value: Any) -> list[dict[str, Any]]:
         PromptError: the value is not a valid conversation.
     """
     if not is_list(value) or not 0 < len(value) <= 8 * ITEMS:
-        raise PromptError("messages is not a list of messages.", 'For example: [{"role": "user", "content": "Hello"}].')
+        raise PromptError(
+            "The value of messages is not a list of messages.",
+            'Give a list such as [{"role": "user", "content": "Hello"}].',
+        )
     return [_message(item) for item in value]
 
 
@@ -244,7 +252,7 @@ def _message(value: Any) -> dict[str, Any]:
             return {"role": role, "content": parts}
         content = "".join(part["text"] for part in parts)
     if not isinstance(content, str):
-        raise PromptError("The content of a message is not text.", "Give a text, or a list of parts.")
+        raise PromptError("The content of a message is not text.", "Give a text, or a list of text and image parts.")
     return {"role": role, "content": check_prompt(content)}
 
 

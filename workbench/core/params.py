@@ -165,7 +165,9 @@ def split_values(
     """
     by_name = cast("Mapping[Any, Any]", values)
     if not isinstance(values, Mapping) or not all(isinstance(name, str) for name in by_name):
-        raise ParameterError("The parameters are not a dict from names to values.", 'Give a dict such as {"depth": 4}.')
+        raise ParameterError(
+            "The parameters are not a dict of parameter names and values.", 'Give a dict such as {"depth": 4}.'
+        )
     for name in by_name:
         if name not in own and name not in shared:
             raise UnknownNameError.of(kind, name, [*own, *shared])

@@ -69,7 +69,7 @@ GREEDY = Rule(
     "Target's most likely token",
     "x = x*",
     {"x": "token", "x*": "likeliest"},
-    "At temperature 0 a drafted token is accepted if it is x*, the target's most likely token here.",
+    "At temperature 0 a drafted token is accepted if it is x*, the target's most likely token at its position.",
     leviathan=True,
     source="Leviathan et al. 2023, arXiv:2211.17192, §2.2: greedy decoding as a point-mass distribution",
 )
@@ -103,15 +103,15 @@ POINT = Rule(
     "removed from p before the next test.",
     leaves=OTHERS,
     leviathan=True,
-    source="Leviathan et al. 2023, arXiv:2211.17192, Algorithm 1 with q = 1 for the token",
+    source="Leviathan et al. 2023, arXiv:2211.17192, Algorithm 1 with q = 1 for the drafted token",
 )
 POINT_RESIDUAL = Rule(
     "point-residual",
     "Residual of p",
     "r",
     {"r": "residual", "p": "p", "t": "elders.p"},
-    "The drafter proposed this token deterministically, and earlier ones at this position were rejected. r is its "
-    "probability after removing them from p; their total probability was t.",
+    "The drafter proposed this token deterministically, after other tokens at this position were rejected. r is "
+    "this token's probability in p without the rejected tokens, whose total probability was t.",
     because={"r": "p / (1 − t)"},
     leaves=OTHERS,
     source="Miao et al. 2024, SpecInfer, arXiv:2305.09781, Algorithm 2 with point masses",

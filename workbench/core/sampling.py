@@ -42,13 +42,15 @@ class SamplingParams:
     processors; each gets the complete history of the node that it scores.
     """
 
-    temperature: float = param(0.0, ge=0.0, le=5.0, doc="0 is greedy decoding; 1 samples from the unscaled logits")
+    temperature: float = param(
+        0.0, ge=0.0, le=5.0, doc="divisor of the logits: 0 is greedy decoding, 1 leaves the logits unscaled"
+    )
     top_k: int = param(0, ge=0, le=1000, doc="keep the k most likely tokens; 0 keeps all", when=WHEN_SAMPLING)
     top_p: float = param(
         1.0,
         ge=0.0,
         le=1.0,
-        doc="keep the smallest token set with at least this probability; 1 keeps all",
+        doc="keep the smallest set of tokens with at least this total probability; 1 keeps all",
         when=WHEN_SAMPLING,
     )
     min_p: float = param(
@@ -59,7 +61,10 @@ class SamplingParams:
         when=WHEN_SAMPLING,
     )
     repetition_penalty: float = param(
-        1.0, ge=0.5, le=5.0, doc="divide positive logits of earlier tokens by this, multiply negative ones; 1 is off"
+        1.0,
+        ge=0.5,
+        le=5.0,
+        doc="divisor for positive logits (factor for negative logits) of tokens already in the text; 1 is off",
     )
     processors: tuple[Any, ...] = ()
 

@@ -7,23 +7,23 @@ from collections.abc import Collection
 from workbench.core.tree import Sampling
 
 _MISMATCH = {
-    Sampling.DETERMINISTIC: "proposed deterministically, but the rule divides by q as if they had been sampled",
-    Sampling.CHAIN: "sampled one per position, but the rule divides by a probability for several siblings",
-    Sampling.SAMPLED: "sampled independently, so a token may occur twice, but the rule removes earlier siblings from q "
-    "and divides by too large a probability",
-    Sampling.WITHOUT_REPLACEMENT: "drawn without replacement, but the rule expects independent samples and divides by "
-    "another probability",
-    Sampling.FIXED_NUMBER: "drawn without replacement, but the rule expects independent samples and divides by too "
-    "small a probability",
-    Sampling.HEAD_AND_ONE: "the most likely tokens followed by one sampled token, but the rule expects all tokens to "
-    "be sampled",
-    Sampling.MIXED: "partly deterministic and partly sampled from several distributions, but the rule expects one "
-    "distribution for all",
+    Sampling.DETERMINISTIC: "proposed deterministically, but the verifier divides by q as if they had been sampled",
+    Sampling.CHAIN: "sampled one per position, but the verifier divides by a probability meant for several siblings",
+    Sampling.SAMPLED: "sampled independently, so a token may occur twice, but the verifier removes earlier "
+    "siblings from q and then divides by too large a probability",
+    Sampling.WITHOUT_REPLACEMENT: "drawn without replacement, but the verifier expects independent samples and "
+    "divides by another probability",
+    Sampling.FIXED_NUMBER: "drawn without replacement, but the verifier expects independent samples and divides "
+    "by too small a probability",
+    Sampling.HEAD_AND_ONE: "the most likely tokens followed by one sampled token, but the verifier expects all "
+    "tokens to be sampled",
+    Sampling.MIXED: "partly deterministic and partly sampled from several distributions, but the verifier "
+    "expects one distribution for all",
 }
 """Sampling method of siblings → explanation why an acceptance rule is inexact if it does not support this method."""
 _NUMBER_NOT_FIXED = (
-    "drawn without replacement, and their number may depend on the sampled tokens, but the rule expects a number that "
-    "is fixed beforehand"
+    "drawn without replacement, and their number may depend on the sampled tokens, but the verifier expects a "
+    "number that is fixed beforehand"
 )
 """Explanation why an acceptance rule that needs a fixed number of siblings is inexact for
 `Sampling.WITHOUT_REPLACEMENT`."""
@@ -46,13 +46,16 @@ def why_unsound(drafter: str, siblings: Collection[Sampling], verifier: str, exa
         >>> why_unsound("ngram", {Sampling.DETERMINISTIC}, "lossless", set(Sampling))
         ''
         >>> why_unsound("ngram", {Sampling.DETERMINISTIC}, "typical", ())
-        'typical is approximate: it does not preserve the target distribution for any drafter.'
+        "The verifier typical is approximate: it preserves the target's distribution with no drafter."
     """
     if not exact_for:
-        return f"{verifier} is approximate: it does not preserve the target distribution for any drafter."
+        return f"The verifier {verifier} is approximate: it preserves the target's distribution with no drafter."
     for kind in Sampling:
         if kind in siblings and kind not in exact_for:
             needs_fixed_number = kind is Sampling.WITHOUT_REPLACEMENT and Sampling.FIXED_NUMBER in exact_for
             reason = _NUMBER_NOT_FIXED if needs_fixed_number else _MISMATCH[kind]
-            return f"{verifier} is not exact for {drafter}: its siblings may be {reason}."
+            return (
+                f"The verifier {verifier} is not exact with the drafter {drafter}: sibling tokens of its "
+                f"drafts may be {reason}."
+            )
     return ""

@@ -37,7 +37,8 @@ KINDS = (WRONG_SCALE, WRONG_SETTING, OUR_FAULT)
 
 Models or samples are too small; settings differ from those of the paper; the workbench has a bug.
 """
-AT_LEAST_ONE = "a round emits at least one token, so that one accepted draft suffices; no figure to compare with"
+AT_LEAST_ONE = "a round emits at least one token, so one accepted draft token makes τ exceed 1; the paper gives "
+"no number to compare with"
 """Reason why the claim that τ is above 1 holds by construction (`Claim.by_construction`)."""
 MIN_RETAINED = 0.95
 """Minimum number of correct answers with an approximate verifier, relative to the exact verifier.
@@ -50,7 +51,7 @@ TOLERANCE = 0.25
 """Relative distance from the paper's value within which a measured value counts as equal."""
 FOR_ANY_TARGET = "chat-heads"
 """Name of the training recipe of heads that `workbench train KIND --target MODEL` can train for any target."""
-DEFAULT_AGREEMENT = "its likeliest token is the target's, of all tokens"
+DEFAULT_AGREEMENT = "the head's most likely token equals the most likely token of the target's whole vocabulary"
 """Default definition of the agreement of a head with the target at a position of held-out text (`Head.agreement`)."""
 
 
@@ -110,10 +111,13 @@ class Measurement:
                 an interval.
         """
         if found is None:
-            raise WorkbenchError("There was nothing to measure.", "Measure more prompts.")
+            raise WorkbenchError("The measurement has no observations.", "Measure more prompts.")
         low, high = (found["value"] if found[end] is None else found[end] for end in ("low", "high"))
         if not all(map(math.isfinite, (found["value"], low, high))):
-            raise WorkbenchError(f"There was too little data to compare ({setting}).", "Measure more prompts.")
+            raise WorkbenchError(
+                f"The measurement has too few observations for a confidence interval ({setting}).",
+                "Measure more prompts.",
+            )
         return cls(found["value"], low, high, found["n"], setting)
 
 
@@ -208,9 +212,9 @@ class Claim:
         if self.home == VISION_TARGET and target != self.home:
             return "a method for images"
         if DRAFTERS & set(self.needs) and bundled_drafter(target) is None:
-            return f"no draft model for {target} yet"
+            return f"there is no draft model for {target} yet"
         missing = [kind for kind in heads_in(self.needs) if not heads_of(target, (kind,))]
-        return f"no {missing[0]} heads for {target} yet" if missing else ""
+        return f"there are no {missing[0]} heads for {target} yet" if missing else ""
 
     def to_wire(self) -> dict[str, Any]:
         """Return the claim as JSON data, without the function that measures it."""
@@ -244,13 +248,13 @@ class Setting:
 
 
 GROUPS: Mapping[str, str] = {
-    "Draft model": "A small model of the same vocabulary, or of another one, drafts.",
-    "Trained heads": "Layers trained for the target draft from its hidden states.",
+    "Draft model": "A small draft model, with the target's vocabulary or another one.",
+    "Trained heads": "Small layers, trained for the target, draft from the target's hidden states.",
     "The text itself": "Drafts are copied from the prompt, the output or a datastore.",
-    "The target itself": "The target drafts with fewer layers, or with its own earlier predictions.",
+    "The target itself": "The target itself drafts, with fewer of its layers or with its own earlier predictions.",
     "Images": "Drafters of vision-language targets.",
     "No draft": "Plain decoding, and decoders that draft nothing.",
-    "Simulation": "Drafters that use information which no real drafter has.",
+    "Simulation": "Simulated drafters, which use information that no real drafter has.",
 }
 """Descriptions of the groups of methods (`Method.group`), by group. Lists show the groups in this order."""
 

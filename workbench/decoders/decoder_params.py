@@ -43,9 +43,9 @@ class DecoderParams(Part):
             return ""
         features = {
             "images": sequence.image_inputs is not None,
-            "log-probabilities of its tokens": sequence.request.options.logprobs is not None,
+            "log-probabilities of generated tokens": sequence.request.options.logprobs is not None,
             "constraints, biases or other logits processors": bool(sampling.processors),
             "repetition penalty": sampling.repetition_penalty != 1.0,
         }
         requested = [name for name, is_wanted in features.items() if is_wanted]
-        return f"it has its own decoding loop, without {' and no '.join(requested)}" if requested else ""
+        return f"its own decoding loop does not support {' or '.join(requested)}" if requested else ""

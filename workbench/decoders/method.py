@@ -212,7 +212,9 @@ class Method:
             names = tuple(part.name for part in parts)
             if len(parts) > 1:
                 if not all(names) or len(set(names)) < len(names):
-                    raise ValueError(f"{self.name}: its alternatives for {kind} need distinct names, not {names}.")
+                    raise ValueError(
+                        f"The method {self.name} offers alternatives for its {kind} with equal names: {names}."
+                    )
                 specs_by_name[kind] = ParamSpec(kind, "choice", names[0], choices=names, doc=doc)
             specs_of_parts = [params_of(part) for part in parts]
             for specs in specs_of_parts:
@@ -221,7 +223,9 @@ class Method:
                     if len(users) < len(parts):
                         spec = dataclasses.replace(spec, when=f"{kind} = {' or '.join(users)}")
                     if name in kinds or (name in specs_by_name and specs_by_name[name] != spec):
-                        raise ValueError(f"{self.name}: two parts declare parameter {name!r} differently.")
+                        raise ValueError(
+                            f"Two parts of the method {self.name} declare the parameter {name!r} differently."
+                        )
                     specs_by_name[name] = spec
         return specs_by_name
 
@@ -238,7 +242,7 @@ class Method:
         """
         rounds = () if self.decoder_params is None else (("rounds", (self.decoder_params,), ""),)
         return (
-            ("policy", self.policies, "policy for the draft length"),
+            ("policy", self.policies, "policy that chooses the draft length"),
             ("drafter", (self.drafter,), ""),
             *((("grower", self.tree_builders, "tree builder"),) if self.tree_builders else ()),
             ("verifier", self.verifiers, "verifier: rule that accepts drafts"),
@@ -300,7 +304,8 @@ class ConfiguredMethod:
         }
         if invalid := [layer for layer in sorted(layers) if not 0 <= layer < models.target.n_layers]:
             raise ParameterError(
-                f"{self.method.title} reads layer {invalid[0]} of a target that has {models.target.n_layers}, from 0.",
+                f"{self.method.title} reads layer {invalid[0]} of the target, but the target has only layers 0 "
+                f"to {models.target.n_layers - 1}.",
                 "Choose another target, or another layer.",
             )
         return layers

@@ -89,7 +89,7 @@ def _change(sequence: Sequence, decoder_of: GetDecoder, settings: Settings) -> N
     if sequence.max_new_tokens < old_max_new_tokens:
         sequence.add_warning(
             f"max_new_tokens was cut from {old_max_new_tokens} to {sequence.max_new_tokens}: "
-            f"{configured.method.title} ends at the target's context."
+            f"the text of {configured.method.title} cannot be longer than the target's context."
         )
     sequence.report.changes += settings.changes
     if (notice := configured.notice()) and not sequence.has_warning(notice):
@@ -104,7 +104,7 @@ def _hand_over(sequence: Sequence, now: Decoder, then: Decoder, settings: Settin
     if settings.image_changes:
         raise MethodUnavailableError(
             "Images and the method cannot be changed at the same time.",
-            "Change the images first, then the method, or the reverse.",
+            "Change the images first, then the method, or the method first, then the images.",
         )
     now.revoke(sequence)
     old_values = sequence.settings, sequence.state
@@ -127,4 +127,4 @@ def close(decoder: Decoder, sequence: Sequence) -> None:
         with convert_panics():
             decoder.close(sequence)
     except Exception:
-        log.exception("%s could not release its resources", sequence.configured_method.name)
+        log.exception("The decoder %s could not release its resources", sequence.configured_method.name)

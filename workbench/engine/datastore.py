@@ -163,8 +163,8 @@ class Datastore:
         """
         if self.card.tokenizer != tokenizer_hash(tokenizer):
             raise TokenizerMismatchError(
-                f"The datastore {name} was made with the tokenizer of {self.card.target or 'another model'}: its ids "
-                f"mean other tokens to {target or 'this target'}.",
+                f"The datastore {name} was made with the tokenizer of {self.card.target or 'another model'}: "
+                f"its token ids stand for other tokens in {target or 'this target'}.",
                 BUILD.format(target=target or "TARGET"),
             )
 
@@ -201,7 +201,7 @@ def open_store(folder: Path) -> Datastore:
     except ValueError:
         raise ModelError(f"{folder} is not a datastore: its {CARD} is not JSON.", remedy) from None
     if not isinstance(card, dict) or (card.get("format"), card.get("version")) != (FORMAT, VERSION):
-        raise ModelError(f"{folder} is a datastore of another version, according to its {CARD}.", remedy)
+        raise ModelError(f"{folder} is a datastore in the format of another version, according to its {CARD}.", remedy)
     try:
         values: dict[str, Any] = {name: card[name] for name in Card.__dataclass_fields__}
         values["texts"] = [(str(name), int(start)) for name, start in values["texts"]]
@@ -220,7 +220,7 @@ def open_store(folder: Path) -> Datastore:
         except OSError as error:
             raise ModelError(f"{folder / name} cannot be read: {system_reason(error)}.", remedy) from None
         except ValueError:  # replaces numpy's message about buffers and pickles
-            raise ModelError(f"{folder / name} is truncated, or is not an array.", remedy) from None
+            raise ModelError(f"{folder / name} is truncated, or is not a NumPy array file.", remedy) from None
         if array.shape != (description.tokens,) or array.dtype != dtype:
             raise ModelError(f"{folder / name} is not the array described in {CARD}.", remedy)
     return Datastore(description, *arrays)

@@ -63,7 +63,9 @@ def encode_text(tokenizer: Any, text: str) -> list[int]:
             return list(encoding["input_ids"])
     except Exception as error:  # tokenizers raise many types
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-        raise WorkbenchError(f"The tokenizer cannot read a text: {reason}", "Leave out this text.") from error
+        raise WorkbenchError(
+            f"The tokenizer cannot read a text: {reason}", "Leave this text out of the datastore."
+        ) from error
 
 
 def sort_suffixes(tokens: np.ndarray, on_progress: Progress = lambda *_: None) -> np.ndarray:
@@ -191,7 +193,9 @@ def build(
         WorkbenchError: a file is unreadable or not text, `out` exists, or another process is building this datastore.
     """
     if out.exists() and not (replace and (out / CARD).is_file()):
-        remedy = "Give another folder" + (", or --force to replace it." if (out / CARD).is_file() else ".")
+        remedy = "Give another folder" + (
+            ", or use --force to replace the datastore." if (out / CARD).is_file() else "."
+        )
         raise WorkbenchError(f"{out} exists already.", remedy)
     work = out.with_name(f".{out.name}.building")
     try:
@@ -210,7 +214,7 @@ def build(
         ) from None
     except OSError as error:
         why = system_reason(error)
-        remedy = "Check that it exists, that you may read and write it, and that the disk has room."
+        remedy = "Check that the path exists, that you may read and write it, and that the disk has space left."
         raise WorkbenchError(f"{error.filename or out} cannot be used: {why}.", remedy) from error
     return open_store(out)
 
@@ -253,14 +257,14 @@ def _tokenise(
                     text = piece.decode()
                 except UnicodeDecodeError:
                     raise WorkbenchError(
-                        f"{file} is not UTF-8 text.", "Convert the file to UTF-8, or leave it out."
+                        f"{file} is not UTF-8 text.", "Convert the file to UTF-8, or leave the file out."
                     ) from None
                 _save(path, np.array(encode_text(tokenizer, text), dtype))
             pieces.append(path)
             n_bytes, number = n_bytes + len(piece), number + 1
         texts.append((file.name, pieces))
     if not number:
-        raise WorkbenchError("These files contain no text.", "Give files with text.")
+        raise WorkbenchError("The given files contain no text.", "Give files that contain text.")
     return texts
 
 
@@ -290,7 +294,7 @@ def _write(
         parts += arrays
         n += sum(map(len, arrays))
     if n >= 1 << 31:
-        raise WorkbenchError(f"{n:,} tokens exceed a datastore's limit.", "Give fewer files.")
+        raise WorkbenchError(f"{n:,} tokens exceed the size limit of a datastore.", "Give fewer files.")
     tokens = np.concatenate(parts, dtype=end.dtype)  # without dtype, NumPy uses the machine's byte order
     del parts
     _save(work / TOKENS, tokens)

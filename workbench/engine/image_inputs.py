@@ -52,8 +52,9 @@ def insert_placeholders(processor: Any, prompt: str | Sequence[int], n: int) -> 
     if count == 0:
         return with_placeholders
     raise PromptError(
-        f"The prompt has {_count(count, 'image placeholder')} ({token}), but {_count(n, 'image')} came with it.",
-        f"Write {token} once per image, or nowhere: images then come first.",
+        f"The prompt has {_count(count, 'image placeholder')} ({token}), but {_count(n, 'image')} "
+        f"{'was' if n == 1 else 'were'} given.",
+        f"Write {token} once per image, or leave it out: the images then precede the text.",
     )
 
 
@@ -66,16 +67,15 @@ def check_text(models: Models, ids: Sequence[int]) -> None:
     config = models.target.model.config
     if getattr(models.target.config, "use_bidirectional_attention", None) is True:  # PaliGemma
         raise PromptError(
-            f"{models.target_name or type(models.target.model).__name__} reads its prompt in both directions, and only "
-            "together with an image.",
+            f"{models.target_name or type(models.target.model).__name__} reads the prompt with bidirectional "
+            f"attention, which works only together with an image.",
             "Give an image, or choose another target.",
         )
     marker = image_token_id(config)
     if models.processor is not None and marker is not None and marker in ids:
         token = models.tokenizer.convert_ids_to_tokens(marker)
         raise PromptError(
-            f"The prompt has {_count(list(ids).count(marker), 'image placeholder')} ({token}), but no image came with "
-            "it.",
+            f"The prompt has {_count(list(ids).count(marker), 'image placeholder')} ({token}), but no image was given.",
             "Give the image, or remove the placeholder from the text.",
         )
 
@@ -87,7 +87,9 @@ def check_end(models: Models, ids: Sequence[int]) -> None:
         PromptError: the prompt ends with a vision token.
     """
     if ids[-1] == image_token_id(models.target.model.config):
-        raise PromptError("The prompt ends with an image.", "Write something after the image, a question or a newline.")
+        raise PromptError(
+            "The prompt ends with an image.", "Write text after the image, such as a question or a newline."
+        )
 
 
 def _count(n: int, what: str) -> str:
@@ -142,9 +144,12 @@ def create_image_change(models: Models, request: Request, images: Sequence[Image
         ParameterError: `receiver` is neither "both" nor "drafter".
     """
     if receiver not in (BOTH, DRAFTER):
-        raise ParameterError(f"sees={receiver!r:.40} is not a valid value.", f"Use {BOTH} or {DRAFTER}.")
+        raise ParameterError(
+            f"sees={receiver!r:.40} names none of the models that can get the changed images.",
+            f"Use {BOTH} or {DRAFTER}.",
+        )
     if request.image_inputs is None or not request.pil_images:
-        raise PromptError("This run has no images to change.", "Start a run with images.")
+        raise PromptError("This run has no images that could be changed.", "Start a run with images.")
     if len(images) != len(request.pil_images):
         raise PromptError(
             f"The prompt has {_count(len(request.pil_images), 'image')}, but {len(images)} were given.",
@@ -154,7 +159,10 @@ def create_image_change(models: Models, request: Request, images: Sequence[Image
     fitted = tuple(new if new.size == old.size else new.resize(old.size) for new, old in pairs)
     inputs = process(models.processor, request.prompt, fitted)
     if not torch.equal(inputs["input_ids"], request.image_inputs["input_ids"].cpu()):
-        raise PromptError("The changed images have another number of tokens.", "Start a new run with these images.")
+        raise PromptError(
+            "The changed images would have another number of vision tokens than the original images.",
+            "Start a new run with the changed images.",
+        )
     return ImageChange(fitted, inputs, receiver)
 
 

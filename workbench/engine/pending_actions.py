@@ -31,7 +31,9 @@ class PendingActions:
         future = Future[Any]()
         with self._lock:
             if self._is_over:
-                raise WorkbenchError("The run has ended.", "Use the finished run's trace instead.")
+                raise WorkbenchError(
+                    "The run has ended, so it cannot be changed or inspected.", "Use the finished run's trace instead."
+                )
             self._waiting.append((action, future))
         return future
 

@@ -71,7 +71,7 @@ class RequestOptions:
         """
         if self.min_tokens > max_new_tokens:
             error = ParameterError(
-                f"min_tokens={self.min_tokens} is above the {max_new_tokens} tokens requested at most.",
+                f"min_tokens={self.min_tokens} exceeds the maximum of {max_new_tokens} new tokens in the request.",
                 "Lower min_tokens, or raise max_tokens.",
             )
             error.option = "min_tokens"

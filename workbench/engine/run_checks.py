@@ -33,8 +33,8 @@ def warnings_for(sequence: Sequence, last: Round, models: Models) -> list[str]:
     messages = []
     if _is_copy(sequence, models) and sequence.sampling.greedy and REJECTED in last.nodes.status:
         messages.append(
-            "The draft model is a copy of the target and yet a token was rejected: rounding differs between one token "
-            "and several at a time, or the drafter has a bug."
+            "The draft model is a copy of the target, yet a token was rejected: either rounding differs between "
+            "forward passes over one token and over several, or the drafter has a bug."
         )
     n_rounds = len(sequence.trace.rounds) + 1
     if n_rounds < WINDOW or n_rounds % 10:
@@ -44,8 +44,8 @@ def warnings_for(sequence: Sequence, last: Round, models: Models) -> list[str]:
         return messages
     if metrics.count_drafted(window) == 0:
         messages.append(
-            f"Speculation is inactive: {last.method} had nothing to propose for {WINDOW} rounds; "
-            "each was plain decoding."
+            f"Speculation is inactive: {last.method} proposed nothing in the last {WINDOW} rounds, so each was "
+            f"plain decoding."
         )
     elif (metrics.acceptance_rate(window) or 0.0) < TOO_LOW:
         messages.append(

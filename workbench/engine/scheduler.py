@@ -93,7 +93,7 @@ class Engine:
         configured.make_ready(models)
         notes = []
         if sequence.max_new_tokens < request.max_new_tokens:
-            why = self.models.target.why_context or "the context ends there"
+            why = self.models.target.why_context or "the target's context has no more positions"
             notes.append(f"max_new_tokens was cut from {request.max_new_tokens} to {sequence.max_new_tokens}: {why}.")
         notes += [notice] if (notice := configured.notice()) else []
         notes += [note for picture in request.pil_images if (note := picture.info.get("note"))]
@@ -136,7 +136,8 @@ class Engine:
             raise PromptError("The prompt is empty.", "Write at least one token for the model to continue.")
         if len(prompt) >= context and not request.configured_method().is_unbounded:
             raise PromptError(
-                f"The prompt has {len(prompt)} tokens; the context holds {context}, one of which must stay free.",
+                f"The prompt has {len(prompt)} tokens; the target's context holds {context}, and one position "
+                f"must stay free.",
                 f"Shorten the prompt by {len(prompt) - context + 1} tokens or more"
                 + (f": {why}." if (why := self.models.target.why_context) else "."),
             )
@@ -300,7 +301,7 @@ class Engine:
                 with convert_panics():
                     sequence.output.detokeniser.flush()
             except Exception:  # the tokenizer itself may have failed: keep the text so far
-                log.exception("the stop conditions of a text could not be checked")
+                log.exception("the stop conditions of a generated text could not be checked")
             footer.text = sequence.output.text
         if sequence.times.origin_s is not None:
             footer.seconds = t_end - sequence.times.origin_s - sequence.pace.paused_s

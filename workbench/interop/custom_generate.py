@@ -96,8 +96,9 @@ def speculative(
     configured = registry.get(method).with_params(**params)
     if not configured.is_speculative:
         raise MethodUnavailableError(
-            f"{configured.method.title} cannot run in generate, whose processors and criteria need tokens one by one.",
-            "Choose a method that drafts, or run this one in the workbench.",
+            f"{configured.method.title} cannot run in Hugging Face's generate, whose logits processors and "
+            f"stopping criteria need tokens one by one.",
+            "Choose a speculative method, or run this method in the workbench.",
         )
     return Speculative(configured, params, assistant, seed, tokenizer, record)
 
@@ -206,7 +207,7 @@ class Speculative:
         if models.target.context < length:
             reason = models.target.why_context or f"its context is {models.target.context} tokens"
             raise ModelError(
-                f"{models.target_name} cannot generate up to {length} tokens here: {reason}.",
+                f"{models.target_name} cannot generate texts of up to {length} tokens: {reason}.",
                 f"Set max_length={models.target.context} or less.",
             )
         models.drafter_problem = "No draft model was given: use speculative(…, assistant=…)."
@@ -218,9 +219,9 @@ class Speculative:
             sizes = sorted((models.drafter.vocab_size, models.target.vocab_size))
             if sizes[1] - sizes[0] > MOST_PADDING * sizes[1]:
                 raise ModelError(
-                    f"The assistant has a vocabulary of {models.drafter.vocab_size} tokens, the model one of "
-                    f"{models.target.vocab_size}: they cannot have the same tokenizer.",
-                    "Use an assistant with the model's tokenizer, or a method that needs none.",
+                    f"The assistant has a vocabulary of {models.drafter.vocab_size} tokens and the model one of "
+                    f"{models.target.vocab_size}, so their tokenizers differ.",
+                    "Use an assistant with the model's tokenizer, or a method that needs no assistant.",
                 )
         return models
 
@@ -237,7 +238,8 @@ def _admit(runner: Runner, name: str) -> None:
         if not runner.model.training:
             raise
         raise ModelError(
-            f"{name} is in training mode, and its logits differ between calls with the same input, as with dropout.",
+            f"{name} is in training mode: with dropout, for example, its logits differ between calls with the "
+            f"same input.",
             "Call model.eval() first.",
         ) from error
 
@@ -295,7 +297,9 @@ def _assemble(prompts: Int[Tensor, "B L"], traces: abc.Sequence[Trace], config: 
     longest = max(len(ids) for ids in new)
     pad = pad_of(config)
     if pad is None and any(len(ids) < longest for ids in new):
-        raise ParameterError("The sequences have different lengths, and there is no pad token.", "Set pad_token_id.")
+        raise ParameterError(
+            "The generated sequences have different lengths, and no pad token is set.", "Set pad_token_id."
+        )
     return with_texts(prompts, new, longest, pad or 0)
 
 

@@ -118,7 +118,7 @@ def histories(prompts: Int[Tensor, "B L"], mask: Tensor | None) -> list[History]
     skipped = mask.long().argmax(1)
     if not torch.equal(mask.bool(), torch.arange(mask.shape[1], device=mask.device) >= skipped.unsqueeze(1)):
         raise ParameterError(
-            "The attention mask of a prompt has zeros that are not on its left.",
+            "A prompt's attention mask has zeros after its first 1; only left padding is supported.",
             "Set tokenizer.padding_side to 'left'.",
         )
     return [History(prompts, row, n, texts) for row, n in enumerate(skipped.tolist())]

@@ -118,7 +118,7 @@ def _refuse(config: Any) -> None:
     elif config.rope_parameters.get("rope_type", "default") != "default":
         problem = f"its RoPE is scaled ({config.rope_parameters['rope_type']})"
     if problem:
-        raise ModelError(f"This model cannot be written as GGUF here: {problem}.", "Try llama.cpp's own converter.")
+        raise ModelError(f"The workbench cannot write this model as GGUF: {problem}.", "Try llama.cpp's own converter.")
 
 
 def _add_tokenizer(writer: Any, tokenizer: Any, config: Any) -> None:
@@ -127,8 +127,8 @@ def _add_tokenizer(writer: Any, tokenizer: Any, config: Any) -> None:
     splitter = _splitter(settings["pre_tokenizer"] or {}, bool(model.get("ignore_merges")))
     if model["type"] != "BPE" or settings["normalizer"] or splitter is None:
         raise ModelError(
-            "This tokenizer cannot be written as GGUF here: it is not a byte-level BPE with a pre-tokenizer that "
-            "llama.cpp knows.",
+            "The workbench cannot write this tokenizer as GGUF: it is not a byte-level BPE with a pre-tokenizer "
+            "that llama.cpp supports.",
             "Try llama.cpp's own converter.",
         )
     added = {token["id"]: token for token in settings["added_tokens"]}

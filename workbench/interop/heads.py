@@ -81,7 +81,9 @@ def export_heads(name: str, folder: Path, to: str = "speculators", force: bool =
             then names another format.
     """
     if to not in ("speculators", "vllm"):
-        error = ParameterError(f"There is no layout {to!r:.40} to write.", "Use speculators or vllm.")
+        error = ParameterError(
+            f"The workbench cannot write heads in the layout {to!r:.40}.", "Use speculators or vllm."
+        )
         error.option = "to"
         raise error
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())) and not force:
@@ -90,7 +92,7 @@ def export_heads(name: str, folder: Path, to: str = "speculators", force: bool =
     kind = ours.config["workbench_head"]
     write = WRITERS.get((kind, to))
     if write is None:
-        raise ModelError(f"{to} has no layout for {kind} heads.", _instead(kind))
+        raise ModelError(f"The layout {to} does not support {kind} heads.", _instead(kind))
     checkpoint = write(ours)
     return _write(checkpoint, folder)
 
@@ -122,8 +124,8 @@ def _ours(name: str) -> Ours:
     target = str(config.get("target"))
     if (target_folder := folder_of(target)) is None:
         raise ModelError(
-            f"{name} was trained for {target}, which is not on this machine; its configuration is needed.",
-            f"Load {target} once: `workbench models` shows how.",
+            f"{name} was trained for {target}, whose configuration is needed but is not on this machine.",
+            f"Load {target} once, which downloads it; `workbench models` lists the targets.",
         )
     return Ours(heads_folder.resolve().name, config, weights, target, config_of(target_folder))
 
@@ -164,8 +166,8 @@ def _eagle_to_speculators(ours: Ours) -> Written:
     layouts = {NORMS: MTP, (): SPECULATORS, ("norm_embed", "before", "after"): SPECULATORS}
     if norms not in layouts:
         raise ModelError(
-            f"speculators' layouts have no layer with exactly these norms: {', '.join(norms)}.",
-            "Supported are all four norms (mtp), all but the feature's, or none.",
+            f"The layouts of speculators support no layer with exactly these norms: {', '.join(norms)}.",
+            "Train a layer with all four norms (type mtp), all except the norm of the feature, or no norms.",
         )
     layout, notes = layouts[norms], list[str]()
     layer = _layer(ours)
@@ -190,7 +192,8 @@ def _eagle_to_speculators(ours: Ours) -> Written:
     weights = _renamed(ours, layout) | _maps(ours)
     if ours.vocabulary is not None:
         notes.append(
-            f"d2t and t2d map the reduced vocabulary of {len(ours.vocabulary):,} tokens; some engines may ignore it"
+            f"the tensors d2t and t2d map the reduced vocabulary of {len(ours.vocabulary):,} tokens; some "
+            f"engines may ignore it"
         )
     return Written(layout, config, weights, tuple(notes))
 
@@ -208,10 +211,16 @@ def _eagle_to_vllm(ours: Ours) -> Written:
         )
     if "fuse.bias" in ours.weights:
         raise ModelError(
-            f"vLLM's EAGLE layer has no bias in its fusion, but {ours.name} has one.", "Use --to speculators."
+            f"vLLM's EAGLE layer has no bias where it combines feature and embedding, but {ours.name} has one.",
+            "Use --to speculators.",
         )
     config = _layer(ours) | {"architectures": [ARCHITECTURE], "bias": False}
-    return Written(SAFEAILAB, config, _renamed(ours, SAFEAILAB), ("vLLM: --speculative-config method eagle",))
+    return Written(
+        SAFEAILAB,
+        config,
+        _renamed(ours, SAFEAILAB),
+        ("to use the export in vLLM, set method eagle in --speculative-config",),
+    )
 
 
 def _layer(ours: Ours) -> dict[str, Any]:
@@ -224,9 +233,9 @@ def _layer(ours: Ours) -> dict[str, Any]:
     net, weights = ours.config["net"], ours.weights
     if (size := net.get("head_size", 0)) and size * net["heads"] != net["width"]:
         raise ModelError(
-            f"The {net['heads']} attention heads of {ours.name} have size {size}, but their total must be the width "
-            f"{net['width']} for an export.",
-            "Train the heads with head_size=0.",
+            f"{ours.name} has {net['heads']} attention heads of size {size}; for an export, heads × size must "
+            f"equal the width {net['width']}.",
+            "Train the drafting heads with head_size=0.",
         )
     rope = {"rope_theta": 10_000.0, "rope_type": "default"} | net.get("rope", {})
     scaling = {name: value for name, value in rope.items() if name != "rope_theta"}
@@ -311,7 +320,7 @@ def _medusa_to_vllm(ours: Ours) -> Written:
         "original_lm_head": own_heads is None, "truncated_vocab_size": size if vocabulary is None else len(vocabulary),
         "head_accuracy": ours.config["head_accuracy"],
     }  # fmt: skip
-    return Written(VLLM, config, weights, ("vLLM: --speculative-config method medusa",))
+    return Written(VLLM, config, weights, ("to use the export in vLLM, set method medusa in --speculative-config",))
 
 
 def _lm_head(target: str) -> Tensor:
@@ -323,7 +332,7 @@ def _lm_head(target: str) -> Tensor:
     for name in names:
         if name in weights:
             return weights[name]
-    raise ModelError(f"{target} has no LM head under a usual name.", "Use heads of a Llama model.")
+    raise ModelError(f"The weights of {target} contain no LM head under a known name.", "Use heads of a Llama model.")
 
 
 WRITERS: dict[tuple[str, str], Callable[[Ours], Written]] = {

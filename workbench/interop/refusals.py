@@ -43,7 +43,7 @@ def refuse(
               "prompt_lookup_num_tokens", "assistant_early_exit", "token_healing")  # fmt: skip
     refused += [name for name in unsupported if getattr(config, name, None)]
     refused += ["synced_gpus"] if synced_gpus else []
-    refused += ["streamer with several prompts"] if streamer is not None and n_rows > 1 else []
+    refused += ["a streamer with several prompts"] if streamer is not None and n_rows > 1 else []
     refused += ["a model on several devices"] if len(set(getattr(model, "hf_device_map", {}).values())) > 1 else []
     refused += [name for name, value in model_kwargs.items() if name not in OURS and value is not None]
     refused += ["position_ids that do not count the prompt's tokens"] if _has_custom_positions(model_kwargs) else []
@@ -55,7 +55,7 @@ def refuse(
     if refused:
         raise ParameterError(
             f"speculative() does not support: {', '.join(refused)}.",
-            "Leave this out, or call generate without custom_generate.",
+            "Remove these options, or call generate without custom_generate.",
         )
 
 

@@ -78,7 +78,11 @@ def attention_spans(model: PreTrainedModel, reach: int) -> AttentionSpans:
     try:
         return _Measurement(model, reach).spans()
     except Exception as error:  # families raise different errors; `model_self_test` checks the spans later
-        log.debug("Attention spans of %s are taken from its configuration: %s", type(model).__name__, error)
+        log.debug(
+            "Attention spans of %s could not be measured and are taken from its configuration: %s",
+            type(model).__name__,
+            error,
+        )
         return AttentionSpans.from_config(text_config(model.config))
 
 
@@ -179,7 +183,7 @@ class _Measurement:
             except Exception:
                 if is_last:
                     raise
-        raise ValueError("some layers were not run")
+        raise ValueError("a forward pass did not run all layers")
 
     def _recorder(self, layer: nn.Module, is_tuple: bool) -> nn.Module:
         """Return a copy of a layer that only records its mask and returns its input, as (input, None) if `is_tuple`."""
@@ -218,5 +222,5 @@ def _start(mask: Tensor | None, position: int) -> int:
     is_open = row if row.dtype == torch.bool else row > torch.finfo(row.dtype).min / 2
     start = int(is_open.long().argmax())
     if not bool(is_open[start:].all()):
-        raise ValueError("its mask has gaps")
+        raise ValueError("the attention mask has gaps")
     return start

@@ -97,7 +97,8 @@ def check_dtype(dtype: str, device: str = "auto") -> None:
         raise ModelError("mps does not support float64.", "Use float32, or the device cpu.")
     if dtype == "int8" and device.partition(":")[0] not in ("auto", "cpu"):
         raise ModelError(
-            f"int8 needs kernels compiled for a CPU, not for {device}.", "Use bfloat16, or the device cpu."
+            f"int8 needs compiled kernels, which run only on a CPU, not on {device}.",
+            "Use bfloat16, or the device cpu.",
         )
     if dtype == "int8" and (why := why_not_compiled()):
         raise ModelError(f"int8 is not available here: it needs compiled kernels, but {why}.", "Use float32.")
@@ -113,5 +114,5 @@ def why_not_compiled() -> str:
     if platform.system() != "Linux" or platform.machine() != "x86_64":
         return f"they are for Linux on x86-64, not for {platform.system()} on {platform.machine()}"
     if not _has_numba():
-        return "numba, which compiles them, is not installed (pip install numba)"
-    return "WORKBENCH_COMPILED=0 switches them off" if os.environ.get("WORKBENCH_COMPILED", "1") == "0" else ""
+        return "numba, which compiles these kernels, is not installed (pip install numba)"
+    return "WORKBENCH_COMPILED=0 disables compiled kernels" if os.environ.get("WORKBENCH_COMPILED", "1") == "0" else ""

@@ -68,7 +68,9 @@ def code_folder(name: str) -> Path:
     with suppress(OSError):
         if make_private(path):
             return path
-    LOG.warning("Other users can write to %s: compiled code is stored only until this process ends.", path)
+    LOG.warning(
+        "Other users can write to the cache folder %s, so compiled code is kept only until this process ends.", path
+    )
     temporary = temporary_folder() / "compiled" / name
     temporary.mkdir(parents=True, exist_ok=True)
     return temporary

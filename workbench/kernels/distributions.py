@@ -107,9 +107,11 @@ def gpu_summary(device: torch.device) -> Callable[[Tensor, int], tuple[Tensor, .
                 entropy.double(), wanted, 1e-4
             )
             if not is_same or not torch.equal(p.gather(1, top), p.topk(TOP).values):
-                raise RuntimeError("the results differ from torch's")
+                raise RuntimeError("the kernel's results differ from torch's")
     except Exception as error:  # Triton's compiler raises many types
-        log.warning("Distributions are summarised by torch: %s", str(error).split("\n")[0])
+        log.warning(
+            "Token distributions are summarised by torch, without the Triton kernel: %s", str(error).split("\n")[0]
+        )
         return None
     return summarise
 

@@ -263,7 +263,7 @@ class ReplayCache:
         return error == error
 
     def _give_up(self, why: str) -> None:
-        log.warning("Forward passes are launched kernel by kernel: %s", why)
+        log.warning("Forward passes are launched kernel by kernel, without CUDA graphs: %s", why)
         self.why_not = why
         self._clear()
 

@@ -27,8 +27,10 @@ _MARKERS = (
 )  # fmt: skip
 """Keys of model configurations for the ids of tokens that stand for images or delimit them."""
 _CROSSING = {
-    "mllama": "its layers read the image through cross-attention, whose states cannot follow an accepted path",
-    "idefics": "its layers read the image through cross-attention, whose states cannot follow an accepted path",
+    "mllama": "its layers read the image through cross-attention, whose cached states cannot be reduced to an "
+    "accepted path",
+    "idefics": "its layers read the image through cross-attention, whose cached states cannot be reduced to an "
+    "accepted path",
 }
 
 
@@ -76,9 +78,11 @@ def why_no_images(config: PretrainedConfig, name: str) -> str:
         return f"{name} reads text only."
     kind = getattr(config, "model_type", "")
     if kind in _CROSSING:
-        return f"{name} ({kind}) does not support images here: {_CROSSING[kind]}."
+        return f"The workbench does not support images with {name} ({kind}): {_CROSSING[kind]}."
     if image_token_id(config) is None:
-        return f"{name} ({kind}) does not support images here: its prompts have no image placeholder token."
+        return (
+            f"The workbench does not support images with {name} ({kind}): its prompts have no image placeholder token."
+        )
     return ""
 
 
@@ -149,7 +153,7 @@ def record_prefill_tensors(model: PreTrainedModel, first_layer: torch.nn.Module)
     tensors: dict[str, Tensor] = {}
     trunk = model.base_model
     if trunk is model:
-        raise ModelError(f"{type(trunk).__name__} has no submodule whose output its LM head reads.")
+        raise ModelError(f"The model {type(trunk).__name__} has no decoder submodule whose output its LM head reads.")
 
     def before(_: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
         tensors["embeds"] = args[0] if args else named["hidden_states"]

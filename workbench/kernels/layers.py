@@ -60,8 +60,8 @@ def refuse_unverifiable(model: PreTrainedModel) -> None:
 def encoder_decoder_error(name: str, config: PretrainedConfig) -> ModelError:
     """Return the error for an encoder–decoder model (T5, BART), whose decoder attends to another, encoded text."""
     return ModelError(
-        f"{name} ({config.model_type}) is an encoder–decoder: its decoder answers an encoded text, but a target has to "
-        "continue its prompt.",
+        f"{name} ({config.model_type}) is an encoder–decoder model: its decoder attends to a separately encoded "
+        f"text, but a target has to continue its prompt.",
         "Use a decoder-only language model as the target (Llama, Qwen2/3, Mistral, Gemma 3, GPT-2, …).",
     )
 
@@ -97,13 +97,14 @@ def longest_context(config: PretrainedConfig, scratch: int = 0) -> tuple[int, st
         if end and (rope == "dynamic" or end < trained_length):
             limits.append((
                 end,
-                f"after {end:,} tokens this model rotates its keys by other factors ({rope}), and cached keys, also of "
-                "shorter sequences in the batch, would be invalid",
+                f"after {end:,} tokens this model rotates its keys by other factors (RoPE type {rope}), which "
+                f"would make all cached keys in the batch invalid",
             ))  # fmt: skip
     if getattr(config, "model_type", "") == "doge" and (window := config.keep_window_size) - scratch < trained_length:
         limits.append((
             window - scratch,
-            f"with more than {window:,} cached keys, drafted ones included, this model attends to only some of them",
+            f"with more than {window:,} cached keys, including those of drafted tokens, this model attends to "
+            f"only some of them",
         ))  # fmt: skip
     return min(limits, key=lambda end: (end[0], not end[1]))
 
@@ -128,8 +129,8 @@ def decoder_layers(model: PreTrainedModel) -> tuple[str, nn.ModuleList]:
         if any(hasattr(m, "layer_idx") for m in module[0].modules()):
             return name, module
     raise ModelError(
-        f"{type(model).__name__}: no list of {n_layers} attention layers found.",
-        "Only models that keep one key–value entry per layer and token can be verified.",
+        f"No list of {n_layers} attention layers was found in {type(model).__name__}.",
+        "Use a model that caches one key and one value per layer and token, such as Llama or Qwen.",
     )
 
 

@@ -155,7 +155,8 @@ class ForwardInputBuilder:
         """
         if needed > cache.capacity:
             raise CapacityError(
-                f"A forward pass needs {needed} positions; the cache holds {cache.capacity}.", "Draft a smaller tree."
+                f"A forward pass needs {needed} positions, but the KV cache has only {cache.capacity}.",
+                "Draft a smaller tree.",
             )
         needed = needed if end is None else end
         if not self.is_length_rounded:

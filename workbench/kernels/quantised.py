@@ -133,8 +133,8 @@ def refuse_int8(model: PreTrainedModel) -> NoReturn:
     """
     name = Path(model.name_or_path or type(model).__name__).name
     why = why_not_compiled() or (
-        "they are for models of the Llama kind whose layers are alike, with head sizes 32, 64, 96 or 128 and "
-        f"widths that are multiples of 64, up to {LARGEST_MODEL // 10**6} M parameters"
+        "these support only Llama-like models with identical layers, head sizes 32, 64, 96 or 128, widths that "
+        f"are multiples of 64, and at most {LARGEST_MODEL // 10**6} M parameters"
     )
     raise ModelError(
         f"{name} cannot be run in int8: int8 needs compiled kernels, but {why}.",

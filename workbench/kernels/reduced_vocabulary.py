@@ -90,8 +90,8 @@ class SharedHead:
         ids, size = config.get(KEY), head.get_parameter("weight").shape[0]
         if ids is not None and not _are_tokens(ids, size):
             raise ModelError(
-                f"`{KEY}` of these heads is not an increasing list of the target's {size:,} token ids.",
-                "Train the heads again for this target, or fetch them again.",
+                f"The heads' entry `{KEY}` is not an increasing list of token ids of the target ({size:,} tokens).",
+                "Train the heads again for this target, or download them again.",
             )
         self._head, self._size = head, size
         self.token_ids = None if ids is None else torch.tensor(ids, device=head.get_parameter("weight").device)
@@ -163,7 +163,7 @@ def trim(model: PreTrainedModel, name: str) -> None:
         raise ModelError(
             f"{name} cannot be loaded: `{KEY}` in its config.json is not an increasing list of token ids, or its LM "
             "head is not a plain linear layer.",
-            f"Remove the entry (it then drafts from its whole vocabulary), or make {name} again.",
+            f"Remove the entry, so that the model drafts from its whole vocabulary, or create {name} again.",
         )
     head.__class__ = TrimmedLinear  # pyright: ignore[reportAttributeAccessIssue]
     head.register_buffer("token_ids", torch.tensor(ids, device=head.weight.device), persistent=False)

@@ -53,11 +53,18 @@ def make_lean_decoder(model: PreTrainedModel, capacity: int) -> LeanDecoder | No
         return None
     lean = LeanDecoder(model, capacity)
     if message := describe_difference(lean, model):
-        log.warning("%s uses its own forward pass: in the lean decoder, %s.", type(model).__name__, message)
+        log.warning(
+            "%s runs with transformers' forward pass instead of the workbench's faster decoder, because "
+            "in that decoder %s.",
+            type(model).__name__,
+            message,
+        )
         return None
     lean.fused = FusedDecoder.from_model(model, capacity)
     if lean.fused is not None and (message := _compiled_difference(lean, model)):
-        log.warning("%s is not compiled: in the compiled version, %s.", type(model).__name__, message)
+        log.warning(
+            "%s runs without compiled kernels, because in the compiled version %s.", type(model).__name__, message
+        )
         lean.fused = None
     return lean
 
@@ -139,7 +146,7 @@ def _by_layers(
         for hook in hooks:
             hook.remove()
     if [call[0] for call in calls] != layers:
-        return "layers are not run once each, in order"
+        return "the model's forward pass does not run each layer once, in order"
     stream, eps = torch.embedding(lean.table, ids), torch.finfo(model.dtype).eps
     for index, (layer, args, named, output) in enumerate(calls):
         layer_input = args[0] if args else named["hidden_states"]

@@ -49,7 +49,9 @@ def admit(runner: Runner, name: str, folder: str | Path | None = None) -> None:
             "Use a model of another family (Llama, Qwen2/3, Mistral, Gemma 3, GPT-2, …); if only this dtype fails, "
             "use another dtype.",
         )
-    runner.why_no_trees = result.why_no_trees and f"{name} ({kind}) supports chains, not trees: {result.why_no_trees}."
+    runner.why_no_trees = result.why_no_trees and (
+        f"{name} ({kind}) can verify draft chains but not draft trees: {result.why_no_trees}."
+    )
 
 
 _of_objects: weakref.WeakKeyDictionary[PreTrainedModel, tuple[object, SelfTestResult]] = weakref.WeakKeyDictionary()

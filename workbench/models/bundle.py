@@ -81,7 +81,7 @@ def check_nesting(folder: Path) -> None:
             json.loads(path.read_bytes())
         except RecursionError:
             raise ModelError(
-                f"{path} is nested too deeply for a model configuration.", "Fetch the folder again."
+                f"{path} is nested too deeply for a model configuration.", "Download the folder again."
             ) from None
         except (OSError, ValueError):
             continue  # the code that loads the file reports these errors
@@ -102,5 +102,5 @@ def check_files(folder: Path) -> None:
         except OSError as error:
             raise ModelError(
                 f"{path} cannot be read: {system_reason(error)}.",
-                "Remove the file from the folder, or fetch the folder again.",
+                "Remove the file from the folder, or download the folder again.",
             ) from None

@@ -41,15 +41,15 @@ def check_weights(folder: Path) -> None:
     for line in sums.read_text(encoding="utf-8").splitlines():
         match = _LINE.fullmatch(line)
         if match is None:
-            raise ModelError(f"{sums} is damaged: {line[:40]!r} is not a checksum line.", _REMEDY)
+            raise ModelError(f"The file of checksums {sums} is damaged: {line[:40]!r} is not a checksum line.", _REMEDY)
         checksum, name = match.groups()
         if problem := checksum_problem(folder / name, checksum):
             raise ModelError(f"{folder / name} {problem}.", _REMEDY)
 
 
 _REMEDY = (
-    "Fetch the repository's assets again (git checkout -- assets/models; with Git LFS, git lfs pull first). If you "
-    f"changed the weights yourself, delete {SUMS_FILE} next to them."
+    "Fetch the repository's assets again (git checkout -- assets/models; with Git LFS, git lfs pull first). If "
+    f"you changed the weights yourself, delete {SUMS_FILE} in their folder."
 )
 
 

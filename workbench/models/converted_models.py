@@ -106,7 +106,7 @@ def check_gguf(file: Path) -> None:
     except OSError as error:
         raise ModelError(f"{file} cannot be read: {system_reason(error)}.", "Give a GGUF file or a folder.") from None
     if first_bytes != MAGIC:
-        raise ModelError(f"{file} is not a GGUF file: its first bytes differ.", "Fetch the file again.")
+        raise ModelError(f"{file} is not a GGUF file: its first bytes are not GGUF's.", "Download the file again.")
 
 
 def convert(file: Path, on_progress: Progress = lambda done, total: None, stem: str | None = None) -> Path:
@@ -222,11 +222,12 @@ def _write_error(error: OSError, place: Path) -> WorkbenchError:
     if is_full or re.search(r"No space left|File too large|quota", message):  # safetensors drops errno
         free_bytes = shutil.disk_usage(_above(place)).free
         return CapacityError(
-            f"{place.parent} is full: {free_bytes / 1e6:.0f} MB are free, too few for the converted copy of the model.",
-            "Make room, or name another folder in WORKBENCH_CACHE.",
+            f"The disk of {place.parent} has only {free_bytes / 1e6:.0f} MB free, too few for the converted "
+            "copy of the model.",
+            "Free disk space, or name another folder in WORKBENCH_CACHE.",
         )
     return WorkbenchError(
-        f"The copy of the model cannot be written to {place.parent}: {message}.",
+        f"The converted copy of the model cannot be written to {place.parent}: {message}.",
         "Name another folder in WORKBENCH_CACHE.",
     )
 

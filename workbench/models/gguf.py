@@ -66,7 +66,7 @@ def import_gguf() -> Any:
     try:
         import gguf
     except ModuleNotFoundError:
-        raise WorkbenchError("GGUF needs the package gguf.", "pip install gguf") from None
+        raise WorkbenchError("Reading a GGUF file needs the Python package gguf.", "pip install gguf") from None
     return gguf
 
 
@@ -113,7 +113,7 @@ def _weights(gguf: Any, reader: Any, config: Any, file: Path, on_progress: Progr
     if missing := sorted(expected.keys() - names):
         raise ModelError(f"{file} lacks {len(missing)} of the model's weights ({missing[0]} …).", DAMAGED_ADVICE)
     if unknown := sorted(names - expected.keys()):
-        refuse(f"it has weights that this architecture does not use ({', '.join(unknown[:3])})", file)
+        refuse(f"the file has weights that this architecture does not use ({', '.join(unknown[:3])})", file)
     total = file.stat().st_size
     for tensor in reader.tensors:
         name, shape = expected[tensor.name]

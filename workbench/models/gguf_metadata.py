@@ -15,7 +15,7 @@ FAMILIES: dict[str, Any] = {"llama": LlamaConfig, "qwen2": Qwen2Config, "qwen3":
 and TinyLlama also have the architecture "llama"."""
 UNSUPPORTED_ADVICE = "Give a GGUF file of a Llama, Mistral, Qwen2 or Qwen3 model, or a folder with *.safetensors."
 """Advice in error messages about GGUF files with an unsupported model."""
-DAMAGED_ADVICE = "Fetch the file again; its download may have ended early."
+DAMAGED_ADVICE = "Download the file again; its download may have ended early."
 """Advice in error messages about damaged GGUF files."""
 
 
@@ -31,9 +31,11 @@ def config_of(reader: Any, file: Path) -> PretrainedConfig:
     except ModelError:
         raise
     except KeyError as error:
-        raise ModelError(f"{file} does not contain its {str(error).strip(chr(39))}.", DAMAGED_ADVICE) from None
+        raise ModelError(
+            f"The metadata of {file} lack the field {str(error).strip(chr(39))}.", DAMAGED_ADVICE
+        ) from None
     except Exception as error:  # a configuration class may raise anything for impossible values
-        raise ModelError(f"{file} has impossible metadata ({first_line(error)}).", DAMAGED_ADVICE) from error
+        raise ModelError(f"{file} has invalid metadata ({first_line(error)}).", DAMAGED_ADVICE) from error
 
 
 def _from_facts(reader: Any, facts: dict[str, Any], file: Path) -> PretrainedConfig:
@@ -74,15 +76,18 @@ def _why_not(facts: dict[str, Any], family: str, names: set[str]) -> str:
     if family not in FAMILIES:
         return f"its family is {family!r}"
     if facts.get("general.type", "model") != "model":
-        return f"it contains {facts['general.type']!r}, not a model"
+        return f"the file contains {facts['general.type']!r}, not a model"
     if facts.get("split.count", 0) > 1:
-        return f"it is one of {facts['split.count']} parts (llama-gguf-split --merge joins them)"
+        return (
+            f"the file is one of {facts['split.count']} parts of a split model (llama-gguf-split --merge "
+            f"joins the parts)"
+        )
     if facts.get(f"{family}.expert_count"):
-        return "it is a mixture of experts"
+        return "the model is a mixture of experts"
     if scaling not in ("none", "") or "rope_freqs.weight" in names:
-        return "its positions are scaled in a way that its metadata describes only in part"
+        return "its RoPE is scaled in a way that its metadata describes only in part"
     if "token_embd.weight" not in names:
-        return "it has no embedding"
+        return "the file has no embedding weights"
     return _positions(facts, family)
 
 
@@ -93,12 +98,12 @@ def _positions(facts: dict[str, Any], family: str) -> str:
     """
     fields = {name.removeprefix(f"{family}."): value for name, value in facts.items()}
     if {fields.get("rope.scale_linear", 1), fields.get("rope.scaling.factor", 1)} - {0, 1}:
-        return "its positions are scaled in a way that its metadata describes only in part"
+        return "its RoPE is scaled in a way that its metadata describes only in part"
     head = fields.get("attention.key_length") or fields["embedding_length"] // fields["attention.head_count"]
     if fields.get("rope.dimension_count", head) != head:
-        return "only a part of each head is rotated"
+        return "its RoPE rotates only a part of each attention head"
     if 0 < fields.get("attention.sliding_window", 0) < fields["context_length"]:
-        return "it uses sliding-window attention"
+        return "the model uses sliding-window attention"
     return ""
 
 

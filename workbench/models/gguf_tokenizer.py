@@ -107,7 +107,9 @@ def _model(
     if kind == "llama":
         scores = facts.get("ggml.scores")
         if scores is None or len(scores) < len(ids):
-            raise ModelError(f"The tokenizer in {file} cannot be read: it has too few scores.", DAMAGED_ADVICE)
+            raise ModelError(
+                f"The tokenizer in {file} cannot be read: the file has fewer token scores than tokens.", DAMAGED_ADVICE
+            )
         mergeable = {token: i for token, i in ids.items() if kinds[i] not in (CONTROL, UNKNOWN, BYTE)}
         merges = generate_merges(mergeable, {token: float(scores[i]) for token, i in mergeable.items()})
     elif "ggml.merges" in facts:
@@ -155,7 +157,9 @@ def _ends(
     flags = {"bos": facts.get("ggml.add_bos_token", splitting.adds_bos), "eos": facts.get("ggml.add_eos_token", False)}
     for name, is_added in flags.items():
         refuse(
-            f"its tokenizer adds a token {name.upper()} whose id is missing" if is_added and not special[name] else "",
+            f"its tokenizer adds the token {name.upper()} to each text, but the token's id is missing"
+            if is_added and not special[name]
+            else "",
             file,
         )
     special_tokens = [{"id": name, "ids": [backend.token_to_id(token)], "tokens": [token]}

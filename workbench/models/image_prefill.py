@@ -76,8 +76,8 @@ def _check_continuation(runner: Runner, slot: Slot, last: int, wanted: Float[Ten
     if not error <= ROUNDING[runner.dtype]:
         slot.length = 0
         raise ModelError(
-            f"{type(runner.model).__name__} cannot verify drafts after images: the token after them has other "
-            f"logits when it is processed separately (by {error:.1e} of the largest).",
+            f"{type(runner.model).__name__} cannot verify drafts after images: a token after an image has other "
+            f"logits when it is processed in a separate forward pass (difference: {error:.1e} of the largest logit).",
             "Remove the images, or choose a target of another family (LLaVA, Qwen-VL, SmolVLM, Gemma 3, …).",
         )
     runner.is_image_decoding_tested = True

@@ -34,7 +34,7 @@ def key_rotation(runner: Runner) -> KeyRotation:
     rotation = _tested[runner.model]
     if rotation is None:
         raise MethodUnavailableError(
-            f"The cached keys of this {type(runner.model).__name__} cannot be moved to other positions.",
+            f"The cached keys of the model {type(runner.model).__name__} cannot be moved to other positions.",
             "Use a model with rotary position embeddings of one kind, such as Llama or Qwen.",
         )
     return rotation

@@ -82,7 +82,7 @@ class Models:
     target_name: str = ""
     drafter: Runner | None = None
     drafter_name: str | None = None
-    drafter_problem: str = "No draft model was chosen."
+    drafter_problem: str = "No draft model was chosen for this target."
     drafter_error: ModelError | None = None
     heads: dict[str, HeadInfo] = field(default_factory=dict)
     shared: dict[Any, Any] = field(default_factory=dict)
@@ -139,8 +139,8 @@ class Models:
         if need in self.heads:
             head, name = self.heads[need], self.drafter_name
             if (other := head.config.get("drafter", name)) != name:
-                remedy = f"choose {other}, or train another head"
-                return f"{head.name} reads the draft model {other}, not {name or 'none'}: {remedy}."
+                remedy = f"choose the draft model {other}, or train another head"
+                return f"{head.name} needs the draft model {other}, but the chosen one is {name or 'none'}: {remedy}."
             return head.problem
         return no_heads(need, self.target_name)
 
@@ -181,7 +181,7 @@ class Models:
         shared_copy = dataclasses.replace(
             self, drafter=None, drafter_name=None, drafter_processor=None, other_vocabulary_drafter=None
         )
-        shared_copy.drafter_problem, shared_copy.drafter_error = "No draft model was chosen.", None
+        shared_copy.drafter_problem, shared_copy.drafter_error = "No draft model was chosen for this target.", None
         if name:
             attach_drafter(shared_copy, name, dtype)
         return shared_copy
@@ -244,7 +244,8 @@ def other_weights(name: str, config: dict[str, Any], target_name: str, target: R
     if not head_fingerprint or not fingerprints_differ(str(head_fingerprint), fingerprint(target.model)):
         return ""
     return (
-        f"{name} was trained for other weights than those of this {target_name}: its drafts would be rejected. "
+        f"{name} was trained for other weights than those of the loaded {target_name}, so its drafts would be "
+        f"rejected. "
         "Train the head again for this target (`workbench train`), or use the weights for which it was trained."
     )
 
@@ -285,7 +286,8 @@ def load_models(
     model = load_model(target, torch_device, torch_dtype)
     if n_tokens := draft_vocabulary_size(model):
         raise ModelError(
-            f"{target} is a draft model: it can propose only {n_tokens:,} of its {model.config.vocab_size:,} tokens.",
+            f"{target} is a draft model: its LM head can propose only {n_tokens:,} of the "
+            f"{model.config.vocab_size:,} tokens in its vocabulary.",
             "Choose this model as the draft model, and the model for which it was trained as the target.",
         )
     runner = Runner(model, context)
@@ -336,9 +338,9 @@ def attach_drafter(models: Models, name: str, dtype: str = "auto") -> None:
     ):
         problem = TokenizerMismatchError(
             f"{name} and {models.target_name} do not share a vocabulary: their token ids differ.",
-            "Choose a draft model of the target's family, or the method omnidraft, which translates any draft model's "
-            "tokens. Methods without a draft model, such as prompt-lookup and suffix, still "
-            "work: `workbench methods` lists them.",
+            "Choose a draft model of the target's family, or the method omnidraft, which translates the tokens "
+            "of any draft model. Methods that need no draft model, such as prompt-lookup and suffix, still "
+            "work; `workbench methods` lists them.",
         )
         try:
             tokenizer = tokenizer or load_tokenizer(name)
@@ -348,7 +350,7 @@ def attach_drafter(models: Models, name: str, dtype: str = "auto") -> None:
     model = load_model(name, device, torch_dtype)
     if mask_token_of(model.config) is not None:
         raise ModelError(
-            f"{name} is a masked-diffusion model, which does not draft from left to right.",
+            f"{name} is a masked-diffusion model, which cannot draft tokens from left to right.",
             "Choose another draft model.",
         )
     runner = Runner(model, models.target.context)

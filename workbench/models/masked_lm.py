@@ -20,9 +20,12 @@ def why_not_masked(target: str, is_masked: bool, needs: Collection[str]) -> str:
         needs: requirements of the method.
     """
     if is_masked and MASKED_LM not in needs:
-        return f"{target} is a masked-diffusion model, which only methods for such models decode (llada)."
+        return f"{target} is a masked-diffusion model, which can be decoded only by methods for such models (llada)."
     if not is_masked and MASKED_LM in needs:
-        return f"{target} generates text from left to right. Choose a masked-diffusion model, such as diffusion-target."
+        return (
+            f"This method needs a masked-diffusion model, and {target} generates text from left to right. "
+            f"Choose a masked-diffusion target, such as diffusion-target."
+        )
     return ""
 
 

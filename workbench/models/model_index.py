@@ -166,7 +166,8 @@ def packaged_file(model: IndexedModel) -> Path | None:
         return None
     if distribution.version != model.version:
         raise ModelError(
-            f"{model.package} {distribution.version} is installed; {model.name} needs {model.version}.",
+            f"The package {model.package} {distribution.version} is installed, but {model.name} needs version "
+            f"{model.version}.",
             model.install,
         )
     file = next(
@@ -174,7 +175,8 @@ def packaged_file(model: IndexedModel) -> Path | None:
     )
     if file is None or not file.is_file():
         raise ModelError(
-            f"{model.package} {model.version} is installed without {model.file}.", f"{model.install} --force-reinstall"
+            f"The package {model.package} {model.version} is installed, but its file {model.file} is missing.",
+            f"{model.install} --force-reinstall",
         )
     return file
 
@@ -220,7 +222,7 @@ def unavailable_error(model: IndexedModel, why: str) -> ModelError:
         model: the model.
         why: reason why it cannot be downloaded, as a sentence; "": no reason is known.
     """
-    return ModelError(f"{model.name} is not on this machine. {why}".strip(), f"`{model.install}` installs it.")
+    return ModelError(f"{model.name} is not on this machine. {why}".strip(), f"`{model.install}` installs the model.")
 
 
 def download(model: IndexedModel) -> Path:
@@ -234,7 +236,7 @@ def download(model: IndexedModel) -> Path:
     from workbench.models.downloads import download_files  # imported late: loads the Hub's library
 
     if constants.HF_HUB_OFFLINE:
-        raise ModelError("The Hugging Face Hub is switched off (HF_HUB_OFFLINE).")
+        raise ModelError("Downloads from the Hugging Face Hub are switched off (HF_HUB_OFFLINE).")
     try:
         HfApi().model_info(model.hub_id, timeout=SOON_S)
         return Path(download_files(model.hub_id))
@@ -247,7 +249,8 @@ def _checked_file(model: IndexedModel) -> Path | None:
     file = packaged_file(model)
     if file is not None and sum_of(file) != model.sha256:
         raise ModelError(
-            f"{file} is truncated or damaged: it differs from that of {model.package} {model.version}.",
+            f"{file} is truncated or damaged: its checksum differs from that of the file in {model.package} "
+            f"{model.version}.",
             f"{model.install} --force-reinstall",
         )
     return file

@@ -94,9 +94,11 @@ def run_self_test(runner: Runner) -> SelfTestResult:
                 result = _compare(runner, text)
         except Exception as error:  # models raise many types when called in an unexpected way
             if TreeCache.__name__ in str(error):  # e.g. MiniMax: its error names the cache class that was passed
-                return SelfTestResult("it supports only its own class of KV cache, which cannot drop rejected drafts")
+                return SelfTestResult(
+                    "the model supports only its own class of KV cache, which cannot drop rejected drafts"
+                )
             message = f"{type(error).__name__}: {error}".splitlines()[0][:160]
-            return SelfTestResult(f"its forward pass fails with explicit positions and masks ({message})")
+            return SelfTestResult(f"its forward pass fails with explicit position ids and attention masks ({message})")
         if result == SelfTestResult():
             return result
     return result
@@ -172,7 +174,7 @@ def _compare(runner: Runner, which: int) -> SelfTestResult:
     chains = max((t for position, t in pairs if not position.branched), key=_nan_last)
     trees = max((t for position, t in pairs if position.branched), key=_nan_last)
     if not chains <= 1 and not leak <= digits:
-        return SelfTestResult("its logits at a token depend on later tokens, so it cannot verify drafts")
+        return SelfTestResult("its logits at a token depend on later tokens, so the model cannot verify drafts")
     if not chains <= 1:
         return SelfTestResult(
             f"a token after cached tokens has other logits than in its whole text, {_describe_error(chains)}"
@@ -306,7 +308,7 @@ def _nan_last(x: float) -> tuple[bool, float]:
 
 
 def _describe_error(times: float) -> str:
-    return "NaN" if math.isnan(times) else f"{times:,.0f} times the difference that rounding explains"
+    return "NaN" if math.isnan(times) else f"{times:,.0f} times the difference that rounding can explain"
 
 
 def _ordinary_tokens(runner: Runner, which: int) -> Iterator[int]:

@@ -62,7 +62,7 @@ def locate(name: str) -> str:
         matches = difflib.get_close_matches(name, [*bundled_models, *model_index.MODEL_INDEX], n=2, cutoff=0.6)
         guess = f"Did you mean {' or '.join(map(repr, matches))}? " if matches else ""
         names = ", ".join([*bundled_models, *model_index.MODEL_INDEX])
-        hint = f"Known: {names}; `workbench models` shows details."
+        hint = f"Known models: {names}; `workbench models` shows details."
         raise ModelError(
             f"There is no model {name!r}.",
             f"{guess}Give a bundled name, a folder, a GGUF file, or a Hub id (owner/name). {hint}",

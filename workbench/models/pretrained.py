@@ -33,7 +33,7 @@ from workbench.models.names import folder_of, locate
 from workbench.models.shared_embeddings import load_with_shared_embeddings, shares_embeddings
 from workbench.models.tokenizer_source import tokenizer_source_of
 
-TRAIN = "Fetch the target again, or train the draft model again: workbench train chat-drafter."
+TRAIN = "Download the target again, or train the draft model again: workbench train chat-drafter."
 
 
 def resolve_device(device: str) -> torch.device:
@@ -142,11 +142,12 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> PreTraine
     except Exception as error:  # transformers and safetensors raise many types
         if is_out_of_memory(error):
             raise CapacityError(
-                f"{name} does not fit into memory as {dtype}.", "Choose a smaller model or bfloat16."
+                f"The model {name} does not fit into memory in {dtype}.",
+                "Choose a smaller model, or the dtype bfloat16.",
             ) from error
         raise ModelError(f"{name} cannot be loaded: {_first_line(error)}", _remedy(name, location)) from error
     if any(p.is_meta for p in model.parameters()):
-        raise ModelError(f"{name} is incomplete: some weights are missing.", "Fetch the folder again.")
+        raise ModelError(f"{name} is incomplete: some weights are missing.", "Download the folder again.")
     model.to(device=device)  # pyright: ignore[reportCallIssue]
     trim(model, name)
     pack(model.eval().requires_grad_(False))
@@ -171,7 +172,9 @@ def load_tokenizer(name: str) -> Any:
             raise ModelError(message, error.remedy) from error
         if not source.matches(tokenizer):
             raise TokenizerMismatchError(
-                f"{name} was trained with a tokenizer that differs from that of this {source.target}.", TRAIN
+                f"{name} was trained with a tokenizer that differs from the tokenizer of {source.target} on "
+                f"this machine.",
+                TRAIN,
             )
         return tokenizer
     try:

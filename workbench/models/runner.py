@@ -107,7 +107,9 @@ class Runner:
         """Return the module of the LM head, which maps hidden states [.., D] to logits [.., V]."""
         head = self.model.get_output_embeddings()
         if head is None:
-            raise ModelError(f"{type(self.model).__name__} has no language-model head.", "Use a causal language model.")
+            raise ModelError(
+                f"The model {type(self.model).__name__} has no language-model head.", "Use a causal language model."
+            )
         return head
 
     @property
@@ -168,7 +170,7 @@ class Runner:
                 self.cache.grow(max(2 * self.cache.n_rows, 1))
             except (RuntimeError, MemoryError) as error:
                 raise CapacityError(
-                    f"No memory for another sequence of {self.context} tokens.",
+                    f"There is no memory left for the KV cache of another sequence of {self.context} tokens.",
                     "Stop a run, or load the model with a shorter context.",
                 ) from error
         if self._lean is not None:
@@ -247,7 +249,9 @@ class Runner:
     def refuse_beyond(self, n: int) -> None:
         """Raise ContextError if a text of n tokens does not fit the model's context."""
         if n > self.context:
-            raise ContextError(f"The text has {n} tokens, images included; the context holds {self.context}.")
+            raise ContextError(
+                f"The text has {n} tokens, including those of images, but the context holds only {self.context}."
+            )
 
     def exit_states(self, batch: Sequence[Segment], exit_layer: int) -> Float[Tensor, "B n D"]:
         """Run new tokens through the first layers only, and return their residual stream after these layers.
@@ -336,7 +340,9 @@ class Runner:
                     batch, last_only, layers, head, capture_layers, skipped_halves, shared_copy, everywhere
                 )
         if self.why_no_trees and any(segment.attention_mask is not None for segment in batch):
-            raise ModelError(self.why_no_trees, "Use a method that drafts a chain: draft-model, prompt-lookup.")
+            raise ModelError(
+                self.why_no_trees, "Use a method that drafts a chain, such as draft-model or prompt-lookup."
+            )
         if len(batch) == 1:
             lo, hi, n = batch[0].slot.index, batch[0].slot.index + 1, batch[0].tokens.shape[0]
             ids = batch[0].tokens.unsqueeze(0)

@@ -47,7 +47,8 @@ def join_shards(folder: Path) -> Path:
                 _join(folder, copy)
     except OSError as error:
         raise WorkbenchError(
-            f"The weights of {folder.name} cannot be joined in {copy.parent}: {system_reason(error)}.",
+            f"The split weight files of {folder.name} cannot be joined into one file in {copy.parent}: "
+            f"{system_reason(error)}.",
             "Set WORKBENCH_CACHE to another folder.",
         ) from error
     return copy
@@ -67,7 +68,7 @@ def _join(folder: Path, place: Path) -> None:
         if any(sorted(slices) != [*range(len(slices))] for slices in pieces.values()):
             raise ValueError("a shard is missing")
     except (SafetensorError, ValueError) as error:
-        raise ModelError(f"The weights in {folder} cannot be joined: {error}", "Fetch the folder again.") from error
+        raise ModelError(f"The weights in {folder} cannot be joined: {error}", "Download the folder again.") from error
     weights = {name: torch.cat([slices[i] for i in range(len(slices))]) for name, slices in pieces.items()}
 
     def write(part: Path) -> None:

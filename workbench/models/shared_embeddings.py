@@ -54,30 +54,34 @@ def load_with_shared_embeddings(folder: Path, config: Any, dtype: torch.dtype) -
     owner = tokenizer_source_of(folder)
     if owner is None:
         raise ModelError(
-            f"{folder} shares a target's embedding and LM head, but does not name the target.",
-            f"Use the folder as training wrote it; possible targets are {', '.join(MODEL_INDEX)}.",
+            f"The draft model in {folder} shares a target's embedding and LM head, but its configuration does "
+            f"not name the target.",
+            f"Use the folder exactly as training wrote it; possible targets are {', '.join(MODEL_INDEX)}.",
         )
     weights = read_folder(folder)
     if ENTER not in weights or LEAVE not in weights:
         raise ModelError(
-            f"{folder} is incomplete: it has neither embedding rows nor matrices for its target's rows.",
-            "Fetch the folder again.",
+            f"The draft model in {folder} is incomplete: it has neither an embedding nor the matrices that "
+            f"compute one from the target's embedding.",
+            "Download the folder again.",
         )
     if (target_folder := folder_of(owner.target)) is None:
         raise ModelError(
-            f"{folder} uses the rows of {owner.target}, which is not on this machine.", f"Fetch {owner.target} first."
+            f"The draft model in {folder} uses the embedding of {owner.target}, which is not on this machine.",
+            f"Download {owner.target} first.",
         )
     size = (config.hidden_size, getattr(config, ROWS))
     if weights[ENTER].shape != size or weights[LEAVE].shape != size:  # otherwise small matrices could yield huge rows
         raise ModelError(
-            f"{folder} has row matrices whose shape is not {size[0]} × {size[1]}.", "Fetch the folder again."
+            f"The draft model in {folder} has embedding matrices whose shape is not {size[0]} × {size[1]}.",
+            "Download the folder again.",
         )
     target_rows = read_folder(target_folder, {_EMBEDDING, _HEAD})
     embedding, width = target_rows[_EMBEDDING], weights[ENTER].shape[1]
     if embedding.shape != (config.vocab_size, width):
         raise ModelError(
-            f"{folder} needs {config.vocab_size:,} rows of width {width} of {owner.target}, which has "
-            f"{embedding.shape[0]:,} of width {embedding.shape[1]}.",
+            f"The draft model in {folder} needs {config.vocab_size:,} embedding rows of width {width} from "
+            f"{owner.target}, which has {embedding.shape[0]:,} rows of width {embedding.shape[1]}.",
             "Train the draft model again for this target: workbench train chat-drafter.",
         )
     model_class: Any = LlamaForCausalLM
@@ -85,7 +89,8 @@ def load_with_shared_embeddings(folder: Path, config: Any, dtype: torch.dtype) -
         missing = model_class(config).state_dict().keys() - weights.keys() - {_EMBEDDING, _HEAD}
     if missing:
         raise ModelError(
-            f"{folder} is incomplete: weights such as {min(missing)} are missing.", "Fetch the folder again."
+            f"The draft model in {folder} is incomplete: weights such as {min(missing)} are missing.",
+            "Download the folder again.",
         )
     weights = expand_rows(weights, embedding, target_rows.get(_HEAD, embedding))
     remove_storage_entry(config)
@@ -120,10 +125,10 @@ def factor_rows(
     for name, matrix, target_rows in ((_EMBEDDING, ENTER, embedding), (_HEAD, LEAVE, head)):
         rows = weights.get(name)
         if rows is None or rows.shape[0] != target_rows.shape[0]:
-            raise ValueError(f"it has no {name} for these tokens")
+            raise ValueError(f"it has no tensor {name} for the target's tokens")
         result[matrix] = torch.linalg.lstsq(target_rows.float(), rows.float()).solution.T.contiguous()
         if (_through(target_rows, result[matrix]) - rows).norm() > ROUNDING * rows.float().norm():
-            raise ValueError("its rows cannot be computed from the target's")
+            raise ValueError("its embedding cannot be computed from the target's embedding")
     return result
 
 

@@ -12,5 +12,5 @@ def no_heads(kind: str, target: str) -> str:
     targets = sorted({trained_for(config) for config in map(config_of, bundled().values())
                     if config.get("workbench_head") == kind and trained_for(config) != target})  # fmt: skip
     if targets:
-        message += f" There are some for {' and '.join(targets)}: choose --target {targets[0]}."
+        message += f" Such heads exist for {' and '.join(targets)}: choose --target {targets[0]}."
     return message

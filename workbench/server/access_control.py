@@ -88,11 +88,19 @@ class AccessControl:
     def warnings(self, host: str) -> list[str]:
         """Return warnings about weak access control, for the person who starts the server."""
         if self.key is None and not self.public and not is_loopback(host):
-            return [f"Everybody who can reach {host} can use this server; --api-key or {KEY} restricts access."]
+            return [
+                f"Everybody who can reach {host} can use this server; restrict access with --api-key or the "
+                f"variable {KEY}."
+            ]
         if self.key is None and not self.public and self.shared:
-            return [f"Clients through a proxy or another host name need no key; --api-key or {KEY} restricts access."]
+            return [
+                f"Clients that come through a proxy or another host name need no API key; restrict access "
+                f"with --api-key or the variable {KEY}."
+            ]
         if self.key is not None and len(self.key) < SHORT:
-            return [f"The key has only {len(self.key)} characters and could be guessed. Use {SHORT} or more."]
+            return [
+                f"The API key has only {len(self.key)} characters and could be guessed. Use {SHORT} or more characters."
+            ]
         return []
 
 
@@ -158,7 +166,7 @@ def make_access_control(
     env = os.environ if env is None else env
     if key is not None and not key.strip():  # an unset shell variable must not open the server to everybody
         with set_error_option("api-key"):
-            raise ParameterError("The key is empty.", "Give a key, or leave out the option.")
+            raise ParameterError("The API key is empty.", "Give a key, or leave out the option --api-key.")
     key = (env.get(KEY, "") if key is None else key).strip() or None
     proxies = tuple(trusted) or callers.from_environment(env)
     callers.networks(proxies)

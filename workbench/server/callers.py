@@ -61,7 +61,9 @@ def _network(proxy: str) -> Network:
     try:
         return ip_network(proxy, strict=False)
     except ValueError:
-        problem = ParameterError(f"{proxy!r} is not an address.", "For example: 127.0.0.1, or 10.0.0.0/8.")
+        problem = ParameterError(
+            f"The trusted proxy {proxy!r} is not an IP address.", "For example: 127.0.0.1, or 10.0.0.0/8."
+        )
         problem.option = "trusted-proxy"
         raise problem from None
 
@@ -112,7 +114,7 @@ class ClientAddressMiddleware:
             if forwarded and not self._warned and not _is_in(peer, self.trusted):
                 self._warned = True
                 logger.warning(
-                    "A proxy that is not trusted sends X-Forwarded-For, so all its visitors count as one address. "
+                    "A proxy that is not trusted sends X-Forwarded-For, so all clients behind it count as one address. "
                     "If you trust the proxy, add its address with --trusted-proxy."
                 )
             address = caller_of(peer, forwarded, self.trusted)

@@ -37,8 +37,8 @@ SILENT = {
 """Request fields that have no effect on the generated text and are ignored."""
 _GRAMMAR = "grammar-constrained decoding is not implemented"
 _TOOLS = "tool calls are not implemented"
-_SEARCH = "text found by search does not follow the target's distribution"
-_TEXT = "answers are text only"
+_SEARCH = "text found by beam search or best-of-n does not follow the target's distribution"
+_TEXT = "the models generate only text"
 UNSUPPORTED_FIELDS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "guided_json": (_GRAMMAR, ()),
     "guided_regex": (_GRAMMAR, ()),
@@ -61,25 +61,25 @@ UNSUPPORTED_FIELDS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "early_stopping": (_SEARCH, (False,)),
     "suffix": ("fill-in-the-middle is not implemented", ("",)),
     "prediction": ("drafts are chosen by speculation.method; prompt-lookup copies from the prompt", ()),
-    "reasoning_effort": ("these models do not reason before they answer", ("none",)),
-    "verbosity": ("these models have no such setting", ("medium",)),
-    "bad_words": ("words of several tokens cannot be excluded; logit_bias excludes tokens", ([],)),
-    "allowed_token_ids": ("use logit_bias to raise and lower tokens", ([],)),
-    "include_stop_str_in_output": ("the text always ends before the stop string", (False,)),
-    "skip_special_tokens": ("special tokens have no text", (True,)),
-    "spaces_between_special_tokens": ("special tokens have no text", (True,)),
-    "return_tokens_as_token_ids": ("tokens are returned as text and bytes", (False,)),
-    "add_generation_prompt": ("the generation prompt is always added", (True,)),
-    "continue_final_message": ("the generation prompt is always added", (False,)),
+    "reasoning_effort": ("the models have no separate reasoning phase", ("none",)),
+    "verbosity": ("the models have no setting for the length of answers", ("medium",)),
+    "bad_words": ("words of several tokens cannot be excluded; use logit_bias to exclude single tokens", ([],)),
+    "allowed_token_ids": ("use logit_bias to make tokens more or less likely", ([],)),
+    "include_stop_str_in_output": ("the returned text always ends before the stop string", (False,)),
+    "skip_special_tokens": ("special tokens never appear in the returned text", (True,)),
+    "spaces_between_special_tokens": ("special tokens never appear in the returned text", (True,)),
+    "return_tokens_as_token_ids": ("tokens are always returned as text and bytes", (False,)),
+    "add_generation_prompt": ("the chat template's generation prompt is always added", (True,)),
+    "continue_final_message": ("the chat template's generation prompt is always added", (False,)),
     "add_special_tokens": ("the target's tokenizer decides which special tokens a prompt gets", (True,)),
-    "chat_template": ("the target's own template is used", ()),
-    "chat_template_kwargs": ("the target's own template is used", ({},)),
-    "priority": ("users are served in turn", (0,)),
+    "chat_template": ("the target's own chat template is used", ()),
+    "chat_template_kwargs": ("the target's own chat template is used", ({},)),
+    "priority": ("requests of different users are served in turn", (0,)),
     "logits_processors": ("code from clients is never run", ([],)),
     "echo": ("chat completions do not repeat the conversation; /v1/completions has echo", (False,)),
-    "top_logprobs": ("in completions, logprobs is the number of tokens", (0,)),
-    "messages": ("it is a field of /v1/chat/completions", ()),
-    "prompt": ("it is a field of /v1/completions", ()),
+    "top_logprobs": ("in /v1/completions, the field logprobs gives the number of most likely tokens", (0,)),
+    "messages": ("only /v1/chat/completions has this field", ()),
+    "prompt": ("only /v1/completions has this field", ()),
 }
 """Unsupported request fields. For each: why it is unsupported, and the values without effect, which are accepted."""
 
@@ -142,7 +142,7 @@ def _bias(name: str, value: Any) -> tuple[tuple[int, float], ...]:
 
 def _object(name: str, value: Any, names: tuple[str, ...], remedy: str) -> dict[str, Any]:
     if not isinstance(value, dict) or not set(value) <= set(names):
-        raise field_error(name, f"{name} is not a valid object.", remedy)
+        raise field_error(name, f"The value of {name} is not a valid object.", remedy)
     return value
 
 
@@ -192,7 +192,7 @@ class Fields(BaseModel):
     stop: Annotated[Any, To("stop")] = None
     n: Annotated[int, named_validator(number, 1, CHOICES, True)] = 1
     speculation: Annotated[
-        dict[str, Any], named_validator(_object, SPECULATION, "It is an object with method, params and drafter.")
+        dict[str, Any], named_validator(_object, SPECULATION, "Send an object with method, params and drafter.")
     ] = {}
     min_tokens: Annotated[int, named_validator(number, 0, wire.INTEGERS - 1, True), To(option="min_tokens")] = 0
     stop_token_ids: Annotated[tuple[int, ...], named_validator(_ids), To(option="stop_tokens")] = ()
@@ -280,7 +280,9 @@ def check_names(sent: dict[str, Any], chat: bool) -> None:
         if not reason:
             similar = difflib.get_close_matches(name, supported, n=1, cutoff=0.6)
             hint = f"Did you mean {similar[0]!r}?" if similar else f"Known fields: {', '.join(sorted(supported))}."
-            raise field_error(name[: wire.NAME_CHARS], f"There is no field {name[: wire.NAME_CHARS]!r}.", hint)
+            raise field_error(
+                name[: wire.NAME_CHARS], f"The request has the unknown field {name[: wire.NAME_CHARS]!r}.", hint
+            )
         if value not in neutral:
             raise field_error(name, f"{name} is not supported: {reason}.", "Leave out this field.")
 
@@ -305,7 +307,7 @@ def reference() -> Iterator[tuple[str, str]]:
         argument = Generation.model_fields.get(to.argument)
         yield name, (argument.description if argument else None) or "supported"
     for name in sorted(SILENT):
-        yield name, "ignored: it has no effect on the text"
+        yield name, "accepted but ignored: has no effect on the generated text"
     for name, (reason, _) in UNSUPPORTED_FIELDS.items():
         if name not in Completion.model_fields and name not in Chat.model_fields:
             yield name, f"refused: {reason}"

@@ -34,7 +34,8 @@ class TooLargeError(WorkbenchError):
 
     def __init__(self, most: int) -> None:
         super().__init__(
-            f"The request is larger than {most >> 20} MiB.", "Send a shorter prompt or run, or smaller images."
+            f"The request is larger than {most >> 20} MiB.",
+            "Send a shorter prompt, a smaller file of a run, or smaller images.",
         )
 
 
@@ -108,7 +109,7 @@ def _answer(scope: Any, problem: Exception) -> JSONResponse:
         return _error(status, problem.message, problem.remedy)
     logger.error("a request to %s failed", scope["path"], exc_info=problem)
     if scope["path"].startswith("/gradio_api/"):  # Gradio raises exceptions for malformed requests
-        return _error(400, "The request is malformed.", "The API page (/?view=api) documents the calls.")
+        return _error(400, "The request is malformed.", "The app's API page (/?view=api) documents the calls.")
     return _error(500, "An internal error occurred.", "The server's log has the details.")
 
 

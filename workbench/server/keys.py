@@ -103,7 +103,7 @@ class Keys:
         try:
             self.wrong_key_limiter.admit_request(user_key((scope.get("client") or ("",))[0]), counted=not is_known)
         except CapacityError as late:
-            message = "Too many wrong keys came from your address."
+            message = "Too many wrong API keys came from your address."
             return False, CapacityError(message, late.remedy, late.retry_after_s)
         return is_known, None
 
@@ -128,7 +128,7 @@ class Keys:
         is_known, limit_error = self._check_keys(request.scope, key.strip().encode())
         if not is_known:
             return _form(
-                f"{limit_error.message} {limit_error.remedy}" if limit_error else "This key is wrong.", limit_error
+                f"{limit_error.message} {limit_error.remedy}" if limit_error else "This API key is wrong.", limit_error
             )
         last_segment = request.scope.get("raw_path", b"").decode("latin-1").rpartition("/")[2]
         query = f"?{request.url.query}" if request.url.query else ""

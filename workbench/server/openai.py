@@ -104,7 +104,9 @@ def parse_request(client: Client, body: Any, chat: bool) -> CompletionRequest:
                     )
     n = parsed.n * len(prompts)
     if n > fields.CHOICES:
-        raise fields.field_error("n", f"{n} answers are too many.", f"Request at most {fields.CHOICES}.")
+        raise fields.field_error(
+            "n", f"{n} answers per request are too many.", f"Request at most {fields.CHOICES} answers."
+        )
     if extras != type(extras)():
         options["extras"] = extras
     starts = [

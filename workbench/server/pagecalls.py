@@ -70,7 +70,7 @@ class CallLimiter:
         line = self._lines.setdefault(address, _AddressCalls(asyncio.Semaphore(self.at_once)))
         if line.n >= self.at_once + self.waiting:
             raise CapacityError(
-                f"{self.waiting} calls from your address are already waiting.",
+                f"{self.waiting} calls of the page from your address are already waiting.",
                 f"Try again in {RETRY_AFTER_S} s.",
                 RETRY_AFTER_S,
             )

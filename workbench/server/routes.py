@@ -74,7 +74,7 @@ def router(client: Client) -> APIRouter:
             for entry in client.targets():
                 if entry["name"] == name:
                     return _model(entry)
-            raise ModelError("There is no such model.", "GET /v1/models lists the models.")
+            raise ModelError("The server has no model of this name.", "GET /v1/models lists the models.")
 
         return _respond(find)
 
@@ -294,7 +294,7 @@ async def _body(request: Request) -> bytes:
 
 
 def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")
+    raise ValueError(f"the value of {name} is not JSON")
 
 
 def user_of(request: Request) -> str:

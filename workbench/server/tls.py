@@ -25,7 +25,7 @@ def certificate(certfile: str | None, keyfile: str | None) -> dict[str, Any]:
     if certfile is None:
         if keyfile is not None:
             with set_error_option("ssl-certfile"):
-                raise WorkbenchError("A private key for https needs its certificate.", "Give --ssl-certfile.")
+                raise WorkbenchError("A private key for https needs the matching certificate.", "Give --ssl-certfile.")
         return {}
     for option, name in (("ssl-certfile", certfile), ("ssl-keyfile", keyfile)):
         if name is not None and not Path(name).is_file():
@@ -37,10 +37,10 @@ def certificate(certfile: str | None, keyfile: str | None) -> dict[str, Any]:
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
             reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
             raise WorkbenchError(
-                f"The certificate cannot be used: {reason}.", "Give certificate and key in PEM format."
+                f"The certificate cannot be used: {reason}.", "Give the certificate and its private key in PEM format."
             ) from None
     return {"ssl_certfile": certfile, "ssl_keyfile": keyfile or certfile}
 
 
 def _no_password() -> str:
-    raise ValueError("the key has a password")
+    raise ValueError("the private key is protected by a password")

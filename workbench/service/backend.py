@@ -293,7 +293,7 @@ class Backend(BaseBackend):
         self.limits.check_prompt_tokens(n_prompt)
         self._runs.charge(run, n_prompt)
         loaded = self._pool.target(models.target_name)
-        assert loaded is not None, "an active run keeps its models loaded"
+        assert loaded is not None, "the models of an active run stay loaded"
         loaded.check_fit(n_prompt, request.max_new_tokens, configured.is_unbounded)
         self._engine_thread.put(run, request, models, loaded)
 

@@ -82,8 +82,10 @@ class BackgroundLoader:
         for name in others:
             needed_bytes = HEADROOM * MODEL_INDEX[name].copy_bytes
             if (free_bytes := self._room()) < needed_bytes:
-                self._problems[name] = f"not preloaded: {megabytes(needed_bytes)} of free memory are needed"
-                log.info("%s is not preloaded: %s of memory are free", name, megabytes(max(0, free_bytes)))
+                self._problems[name] = f"not preloaded: {megabytes(needed_bytes)} of free memory would be needed"
+                log.info(
+                    "the model %s is not preloaded: only %s of memory are free", name, megabytes(max(0, free_bytes))
+                )
             else:
                 self._try((name, None), self._now[name])
             del self._now[name]

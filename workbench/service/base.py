@@ -176,7 +176,9 @@ class BaseBackend(ABC):
                 self._runs.check_room(user, is_timed)  # before images are decoded
             pictures = decode_all(images)
             if pictures and self._accepts_images(pair[0]) is False:
-                raise PromptError(f"{pair[0]} reads text only.", "Remove the images, or choose another target.")
+                raise PromptError(
+                    f"The target {pair[0]} reads text only.", "Remove the images, or choose another target."
+                )
             request = Request(
                 prompt, configured, sampling, max_new_tokens, seed, tuple(stop), paused=paused,
                 pace=check_pace(0.0 if is_timed else pace), pil_images=pictures, options=extras or RequestOptions(),

@@ -29,10 +29,14 @@ def chat_ids(tokenizer: Any, messages: list[dict[str, Any]], limits: Limits) -> 
         PromptError: the target has no chat template, or the messages do not fit it.
     """
     if not isinstance(messages, list) or not messages:
-        raise PromptError("There are no messages.", 'Give a list of {"role": …, "content": …}.')
+        raise PromptError(
+            "The conversation has no messages.", 'Give a list of messages such as {"role": "user", "content": "…"}.'
+        )
     for message in messages:
         if not isinstance(message, dict) or not isinstance(message.get("role"), str) or _content_texts(message) is None:
-            raise PromptError("A message has no text for role or content.", 'Give {"role": "user", "content": "…"}.')
+            raise PromptError(
+                "A message has no text for role or content.", 'Write a message as {"role": "user", "content": "…"}.'
+            )
     limits.check_prompt("\n".join(text for message in messages for text in _content_texts(message) or ()) or " ")
     if not getattr(tokenizer, "chat_template", None):
         raise PromptError("This target has no chat template.", "Give a plain prompt instead.")

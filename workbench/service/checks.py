@@ -85,13 +85,13 @@ def check_model(name: str) -> None:
         raise ModelError(f"The config.json of {name} cannot be read: {reason}.", "Download the folder again.") from None
     if "workbench_head" in config:
         raise ModelError(
-            f"{name} is a head trained for {config.get('target')}, not a model of its own.",
-            f"Use {config.get('target')} as the target; methods find its heads by themselves.",
+            f"{name} is a drafting head trained for {config.get('target')}, not a complete model.",
+            f"Use {config.get('target')} as the target; methods find its heads automatically.",
         )
     if not weight_files(folder):
         raise ModelError(
-            f"{folder} has no *.safetensors, the only supported format of weights.",
-            "Download the weights in this format.",
+            f"{folder} contains no *.safetensors file, the only supported format of weights.",
+            "Download the weights in the safetensors format.",
         )
 
 
@@ -140,8 +140,8 @@ def check_vocabulary(pair: Pair) -> None:
     if message := mismatch(*pair):
         raise TokenizerMismatchError(
             message,
-            "Choose a draft model of the target's family, a method that needs none, or omnidraft, which translates "
-            "between vocabularies.",
+            "Choose a draft model of the target's family, a method that needs no draft model, or the method "
+            "omnidraft, which translates between vocabularies.",
         )
 
 
@@ -178,7 +178,7 @@ def runnable_methods_hint(pair: Pair) -> str:
     """Return a sentence that lists the methods that can run with the given target and draft model."""
     reason = static_reasons(*pair)
     names = [m.name for m in method_info.methods() if not reason(m.needs) and m.promise != "simulation"]
-    return f"These methods run on {pair[0]}: {', '.join(names)}."
+    return f"These methods can run on {pair[0]}: {', '.join(names)}."
 
 
 def choose_method(pair: Pair) -> tuple[str, str]:

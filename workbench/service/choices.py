@@ -210,7 +210,7 @@ def mismatch(target: str, drafter: str | None) -> str:
     """Return an error message if two models have different vocabularies according to their files; otherwise ""."""
     if drafter is None or have_same_vocabulary(target, drafter) is not False:
         return ""
-    return f"{drafter} and {target} do not share a vocabulary: token ids would mean different things."
+    return f"{drafter} and {target} do not share a vocabulary: the same token id stands for different tokens."
 
 
 def have_same_vocabulary(target: str, drafter: str) -> bool | None:

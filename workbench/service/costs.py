@@ -85,4 +85,8 @@ class Costs:
             method: name of the method.
         """
         n = len(self._seen.get((target, method), ()))
-        return f"measured on {n} run{'s' if n > 1 else ''} of this method" if n else "assumed; no run measured yet"
+        return (
+            f"measured on {n} run{'s' if n > 1 else ''} of this method"
+            if n
+            else ("assumed, because no run was measured yet")
+        )

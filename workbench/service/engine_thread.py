@@ -169,13 +169,13 @@ class EngineThread:
         paused = {}
         for run in self._runs.active():
             if run.lease_s is not None and now - run.followed_at > run.lease_s:
-                run.cancel("No client follows this run any more.", "lease")
+                run.cancel("The run was stopped, because no client follows it any more.", "lease")
             elif run.state == PAUSED and run.user != LOCAL:
                 paused[run.id] = self._paused_since.get(run.id, now)
                 if now - paused[run.id] > self._limits.paused_s:
-                    run.cancel(f"The run was paused for more than {self._limits.paused_s:.0f} s, the limit.", "limit")
+                    run.cancel(f"The run was paused for longer than {self._limits.paused_s:.0f} s, the limit.", "limit")
             if self._limits.run_s is not None and now - run.created - run.held_s > self._limits.run_s:
-                run.cancel(f"The run took longer than {self._limits.run_s:g} s, the limit of this server.", "limit")
+                run.cancel(f"The run took longer than this server's time limit of {self._limits.run_s:g} s.", "limit")
         self._paused_since = paused
         for loaded in self._pool.targets():
             for waiting in loaded.queue.order():
@@ -202,7 +202,7 @@ class EngineThread:
                 sequence = loaded.engine.submit(waiting.request)
             except BaseException as error:  # the run has left the queue, so it must be ended here
                 if not isinstance(error, WorkbenchError):
-                    log.exception("a run could not be started")
+                    log.exception("the engine thread could not start a run")
                 message = f"The run could not be started ({type(error).__name__})."
                 waiting.run.end(ERROR, error if isinstance(error, WorkbenchError) else WorkbenchError(message))
                 continue
@@ -263,7 +263,7 @@ class EngineThread:
                 self.failures = 0
             return worked
         except BaseException as error:
-            log.exception("an engine failed; ending its runs")
+            log.exception("an engine failed, and its runs are ended")
             self.failures += 1
             for sequence in [*loaded.engine.running, *loaded.engine.waiting]:
                 sequence.status, sequence.error = ERROR, error
@@ -315,5 +315,7 @@ def out_of_memory(sequence: Sequence, others: int) -> CapacityError:
     )
     nodes = sequence.configured_method.values.get("nodes")
     nodes_hint = f", or fewer nodes than {nodes}" if isinstance(nodes, int) and nodes > 1 else ""
-    wait_hint = f", or wait for {others} other runs to end" if others else ""
-    return CapacityError(f"Out of memory after {sequence.n_new} tokens.", f"Use {length}{nodes_hint}{wait_hint}.")
+    wait_hint = f", or wait until {others} other runs have ended" if others else ""
+    return CapacityError(
+        f"The run was out of memory after {sequence.n_new} generated tokens.", f"Use {length}{nodes_hint}{wait_hint}."
+    )

@@ -47,8 +47,8 @@ class FairLock:
             n_waiting = sum(address_of(other) == address_of(user) for other in self._users)
             if user != LOCAL and n_waiting >= self._most:
                 raise CapacityError(
-                    f"{n_waiting} such requests from your address are already waiting.",
-                    "Try again when one has finished.",
+                    f"{n_waiting} requests of this kind from your address are already waiting.",
+                    "Try again when one of these requests has finished.",
                     RETRY_AFTER_S,
                 )
             self._queue.put(user, ticket)

@@ -72,7 +72,7 @@ def fetch(name: str, progress: Progress, most_bytes: int) -> str:
     weights = sum(size for file, size in files.items() if file.endswith(".safetensors"))
     if weights > most_bytes:
         raise CapacityError(
-            f"{name} has {megabytes(weights)} of weights; the memory limit is {megabytes(most_bytes)}.",
+            f"{name} has {megabytes(weights)} of weights, and the memory limit is {megabytes(most_bytes)}.",
             "Use a smaller model.",
         )
     progress.stage(DOWNLOADING, sum(files.values()))
@@ -82,7 +82,7 @@ def fetch(name: str, progress: Progress, most_bytes: int) -> str:
         raise
     except Exception as error:  # the HTTP library's own errors and timeouts, a full disk
         raise ModelError(
-            f"{name} could not be downloaded from the Hub.", f"Try again. {offline_models_hint()}"
+            f"{name} could not be downloaded from the Hugging Face Hub.", f"Try again. {offline_models_hint()}"
         ) from error
 
 
@@ -108,12 +108,12 @@ def _model_info(name: str, patience_s: float) -> ModelInfo | None:
         return HfApi().model_info(name, timeout=patience_s, files_metadata=True)
     except GatedRepoError as error:
         raise ModelError(
-            f"{name} is gated: its owners must grant you access.",
+            f"The model {name} is gated on the Hugging Face Hub: its owners must grant you access.",
             f"Ask for access on the model's page, and set HF_TOKEN where the backend runs. {offline_models_hint()}",
         ) from error
     except RepositoryNotFoundError as error:
         raise ModelError(
-            f"The Hub has no model {name}, or it is private.",
+            f"The Hugging Face Hub has no model {name}, or the model is private.",
             f"Check the spelling; for a private model set HF_TOKEN where the backend runs. {offline_models_hint()}",
         ) from error
     except Exception:  # errors of the HTTP library, time-outs, HF_HUB_OFFLINE: the Hub cannot be reached

@@ -111,9 +111,9 @@ def decode(data: Any) -> Image.Image:
     except PromptError:
         raise
     except (Image.DecompressionBombError, MemoryError):
-        raise PromptError("The image is too large to be read.", "Give a smaller image.") from None
+        raise PromptError("The image is too large to be decoded.", "Give a smaller image.") from None
     except UnidentifiedImageError:
-        raise PromptError("This is not an image in a known format.", _REMEDY) from None
+        raise PromptError("The file is not an image in a supported format.", _REMEDY) from None
     except Exception as error:  # decoders raise many kinds on damaged files
         raise PromptError(f"The image is damaged ({type(error).__name__}).", _REMEDY) from None
 
@@ -123,20 +123,20 @@ def _bytes_of(data: Any) -> bytes:
         prefix = _URL.match(data[:100])
         if prefix is None:
             raise PromptError(
-                "The data-URL has no image in base64.", 'It must begin with "data:image/png;base64,", for example.'
+                "The data-URL has no image in base64.", 'A data-URL begins with "data:image/png;base64,", for example.'
             )
         _check_bytes(len(data) * 3 // 4)
         try:
             raw = base64.b64decode(data[prefix.end() :], validate=True)
         except (binascii.Error, ValueError):
-            raise PromptError("The data-URL is damaged: it is not base64.", _REMEDY) from None
+            raise PromptError("The data-URL of the image is damaged: its data are not base64.", _REMEDY) from None
     elif isinstance(data, (str, Path)):
         try:
             path = Path(data).expanduser()
             _check_bytes(path.stat().st_size)
             raw = read_regular(path)
         except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or "it is not a path"
+            reason = getattr(error, "strerror", None) or "its value is not a valid path"
             raise PromptError(f"{str(data)[:200]} cannot be read: {reason}.", _REMEDY) from None
     elif isinstance(data, (bytes, bytearray, memoryview)):
         raw = bytes(data)
@@ -157,7 +157,7 @@ def _check_bytes(n: int) -> None:
 
 def _check_size(image: Image.Image) -> None:
     if image.width * image.height > MAX_PIXELS:
-        limit = f"the limit is {MAX_PIXELS // 10**6} million"
+        limit = f"the limit is {MAX_PIXELS // 10**6} million pixels"
         raise PromptError(f"The image has {image.width:,} × {image.height:,} pixels; {limit}.", "Give a smaller image.")
 
 

@@ -60,7 +60,10 @@ def _published(model: IndexedModel) -> dict[str, Any]:
     status, folder = availability(model), model_index.local_folder(model)
     fields: dict[str, Any] = {"title": model.title, "state": status}
     if status == AT_FIRST_USE:
-        fields |= {"bytes": model.copy_bytes, "how": f"dequantised from {model.package} {model.version} at first use"}
+        fields |= {
+            "bytes": model.copy_bytes,
+            "how": f"dequantised from the package {model.package} {model.version} at first use",
+        }
     elif status == TO_FETCH:
         fields |= {"bytes": model.copy_bytes, "how": model_index.install_hint(model)}
     return _entry(model.name, "published", "target", folder, model.licence, **fields)
@@ -76,7 +79,7 @@ def _copies() -> Iterator[dict[str, Any]]:
         if folder not in copies_of_published:
             source = converted_models.source_of(folder)
             title, licence = source.get("title", folder.name), source.get("licence") or "not stated"
-            yield _entry(str(folder), "copy of a GGUF file", "target", folder, licence, title=title)
+            yield _entry(str(folder), "converted copy of a GGUF file", "target", folder, licence, title=title)
 
 
 def _downloads() -> Iterator[dict[str, Any]]:

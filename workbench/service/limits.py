@@ -68,7 +68,7 @@ class Limits:
         if isinstance(prompt, str):
             if len(prompt) > self.prompt_chars:
                 raise PromptError(
-                    f"The prompt has {len(prompt):,} characters; the limit is {self.prompt_chars:,}.",
+                    f"The prompt has {len(prompt):,} characters, but the limit is {self.prompt_chars:,}.",
                     f"Shorten the prompt by {len(prompt) - self.prompt_chars:,} characters.",
                 )
             try:
@@ -112,7 +112,9 @@ class Limits:
             ParameterError: a stop string is invalid, or there are too many; the error's remedy states the limits.
         """
         if isinstance(stop, str) or len(stop) > STOPS or not all(isinstance(s, str) for s in stop):
-            raise ParameterError("The stop strings are not a short list of strings.", f"Give at most {STOPS} strings.")
+            raise ParameterError(
+                f"The stop strings are not a list of at most {STOPS} strings.", "Give a shorter list of strings."
+            )
         if not all(0 < len(s) <= STOP_CHARS for s in stop):
             raise ParameterError(
                 "A stop string is empty or too long.", f"Each stop string must have 1 to {STOP_CHARS} characters."

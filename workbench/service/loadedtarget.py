@@ -57,12 +57,14 @@ class LoadedTarget:
         context, reason = target.context, target.why_context
         if n_prompt >= context:
             raise PromptError(
-                f"The prompt has {n_prompt} tokens; the context has {context}, one of which must stay free.",
+                f"The prompt has {n_prompt} tokens; the target's context holds {context}, and one position must "
+                f"stay free.",
                 f"Shorten the prompt by {n_prompt - context + 1} tokens or more{f': {reason}' if reason else ''}.",
             )
         if context < min(self.own_context, n_prompt + max_new_tokens):
             raise CapacityError(
-                f"{n_prompt} prompt tokens and {max_new_tokens} new ones do not fit: memory allows {context} tokens.",
+                f"{n_prompt} prompt tokens and {max_new_tokens} new tokens do not fit: the memory allows a "
+                f"context of {context} tokens.",
                 f"Use max_new_tokens={context - n_prompt} or less.",
             )
 

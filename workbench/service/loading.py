@@ -86,7 +86,7 @@ class ModelLoader:
             log.exception("loading failed")
             self._failed(error)
             raise ModelError(
-                f"{pair[0]} cannot be loaded ({type(error).__name__}).", "See the backend's log."
+                f"{pair[0]} cannot be loaded ({type(error).__name__}).", "The server's log has the details."
             ) from error
         finally:
             self._now.remove(progress)

@@ -179,11 +179,13 @@ class ModelPool:
         """
         with self._lock:
             if target not in self._targets:
-                raise UnknownNameError(f"{target!r} is not loaded.", "No action is needed.")
+                raise UnknownNameError(
+                    f"The target {target!r} is not loaded, so it cannot be unloaded.", "No action is needed."
+                )
             users = _count_users(self._count_model_uses(), target, None)
             if users:
                 raise CapacityError(
-                    f"{target} is in use by {users} runs.", "Stop these runs first, or wait until they end."
+                    f"The target {target} is in use by {users} runs.", "Stop these runs first, or wait until they end."
                 )
             del self._targets[target]
         _collect()
@@ -315,8 +317,8 @@ class ModelPool:
         if longest < min(SHORTEST, context):
             needed = weights + sum(need.sequence_bytes(min(SHORTEST, context)) for need in needs)
             raise CapacityError(
-                f"{' and '.join(filter(None, pair))} need {megabytes(needed)} of memory; {megabytes(max(0, room))} are "
-                "left.",
+                f"{' and '.join(filter(None, pair))} need {megabytes(needed)} of memory, but only "
+                f"{megabytes(max(0, room))} are left.",
                 self._memory_remedy(),
             )
         return longest
@@ -338,7 +340,7 @@ class ModelPool:
         busy = sum(self._count_model_uses().values())
         options = ["Use a smaller model"]
         if self._dtype().itemsize > 2:
-            options.append("start the backend with dtype bfloat16")
+            options.append("start the server with --dtype bfloat16")
         if busy:
             options.append(f"wait until {busy} runs have ended")
         return ", or ".join(options) + "."

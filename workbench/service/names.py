@@ -87,7 +87,7 @@ class Names:
         """Refuse the name of a model that users may not use, before the file system is searched for it."""
         if not self.may_use(name):
             allowed = [*bundled(), *_ready_published_models()]
-            raise ModelError("This model is not allowed here.", f"Use one of: {', '.join(allowed)}.")
+            raise ModelError("This server does not allow the requested model.", f"Use one of: {', '.join(allowed)}.")
         check_name(name)
 
 
@@ -103,7 +103,7 @@ def check_name(name: str) -> None:
         ModelError: the name is invalid; the error's remedy shows the form of a valid name.
     """
     if not isinstance(name, str) or not name or "\0" in name or len(name) > 400:
-        raise ModelError("This is not the name of a model.", offline_models_hint())
+        raise ModelError("The given value is not the name of a model.", offline_models_hint())
     problem = f"{name!r} is not the name of a model."
     try:
         if _is_local(name):
@@ -132,4 +132,4 @@ def _is_local(name: str) -> bool:
 def offline_models_hint() -> str:
     """Return a sentence that lists the models that can be used without a network."""
     names = ", ".join(bundled())
-    return f"These models need no network: {names}." if names else "A local folder needs no network."
+    return f"These models need no network: {names}." if names else "A model in a local folder needs no network."

@@ -23,7 +23,10 @@ def check_pace(pace: Any) -> float:
         ParameterError: the value is not a number in range.
     """
     if isinstance(pace, bool) or not isinstance(pace, int | float) or not 0 <= pace <= FASTEST:
-        raise ParameterError(f"pace={pace!r} is not a number of tokens per second.", f"Use 0 to {FASTEST}; 0: off.")
+        raise ParameterError(
+            f"pace={pace!r} is not a number of tokens per second.",
+            f"Use 0 to {FASTEST} tokens per second; 0: no delay.",
+        )
     return float(pace)
 
 

@@ -42,7 +42,7 @@ def make_ray_workers(address: str | None = "auto", cpus: float = 1, gpus: float 
         pending = {task.remote(cell, options): cell for cell in cells}
         try:
             for cell in list(pending.values()):
-                yield BEGIN, cell, "submitted to the cluster"
+                yield BEGIN, cell, "submitted to the Ray cluster"
             while pending and not stopped():
                 ready, _ = ray.wait(list(pending), timeout=POLL_S)
                 for reference in ready:
@@ -91,7 +91,9 @@ def _measure(cell: Cell, options: tuple[tuple[str, Any], ...]) -> tuple[Result, 
         _host(options), cell, lambda: False, worker=f"{socket.gethostname()} {os.getpid()}"
     ):
         outcome = content if kind == END else outcome
-    assert outcome is not None, "the measurement of a cell always ends with an END event unless it is stopped"
+    assert outcome is not None, (
+        "the measurement of a sweep cell ends with an END event, unless the measurement is stopped"
+    )
     return outcome
 
 

@@ -40,7 +40,7 @@ class DisconnectedError(WorkbenchError):
     """Raised in a computation whose client has disconnected."""
 
     def __init__(self) -> None:
-        super().__init__("The caller has disconnected.")
+        super().__init__("The client of this request has disconnected.")
 
 
 def make_disconnect_check() -> Callable[[], None]:

@@ -410,7 +410,7 @@ class Run:
         sequence = self._sequence
         if sequence is not None:
             return sequence.configured_method, (sequence.models.target_name, sequence.models.draft_model_name)
-        assert self.planned is not None, "a run with changes was started by a backend"
+        assert self.planned is not None, "only a run that a backend started can be changed"
         return self.planned.configured_method, self.planned.pair
 
     def end(self, state: str, problem: WorkbenchError | None = None) -> None:

@@ -72,7 +72,7 @@ class RunController:
         assert request is not None
         assert planned is not None
         if pictures and (run.ended or not request.pil_images):
-            raise PromptError("The run has no images to replace.", "Start a run with images.")
+            raise PromptError("The run has no images that could be replaced.", "Start a run with images.")
         run.trace_bytes += image_bytes(pictures)
         chosen = registry.get(method) if method else None
         pair = planned.pair
@@ -143,7 +143,7 @@ class RunController:
             elif action == "reset":
                 state_actions.reset(sequence)
             loaded = self._pool.target(sequence.models.target_name)
-            assert loaded is not None, "an active run keeps its models loaded"
+            assert loaded is not None, "the models of an active run stay loaded"
             return state_actions.inspect_state(sequence, loaded.engine.token_text) | saved
 
         future = run.sequence.pending_actions.submit(do)
@@ -153,7 +153,9 @@ class RunController:
         except TimeoutError:
             future.cancel()
             raise CapacityError(
-                f"The run did not finish a round within {ANSWER_S:g} s.", "Try again when the run continues."
+                f"The run did not finish a round within {ANSWER_S:g} s, and its drafter's state is available "
+                f"only between rounds.",
+                "Try again when the run continues.",
             ) from None
 
     def _check_own(self, sequence: Sequence, action: str) -> None:
@@ -161,7 +163,9 @@ class RunController:
         state = inspectable_state_of(drafter_state(sequence))
         if state is not None and state.shared and action in ("load", "reset") and not self._names.folders:
             message = "The state of this drafter is shared by all users of this server."
-            raise MethodUnavailableError(message, "Start the run with warm=false to give it a state of its own.")
+            raise MethodUnavailableError(
+                message, "Start a run with warm=false, so that its drafter gets a separate state."
+            )
 
     def explain(self, run: Run) -> dict[str, Any]:
         """Attribute the text of a run to regions of its images, and store the result in its trace.
@@ -178,7 +182,10 @@ class RunController:
         """
         request, trace = run.request, run.trace
         if trace is None or request is None or request.image_inputs is None:
-            raise PromptError("There is nothing to explain yet.", "Start a run with images, and wait for a token.")
+            raise PromptError(
+                "Attribution maps need a run with images and at least one generated token.",
+                "Start a run with images, and wait for a token.",
+            )
         configured, pair = run.active_settings
         models = self._pool.get(pair) or self._load(pair)
 
@@ -207,7 +214,10 @@ def _kept_state(run: Run, action: str) -> dict[str, Any]:
     if not run.ended:
         raise WorkbenchError("The run has not started yet.", "Try again in a moment.")
     if run.final_drafter_state is None or action not in ("look", "save"):
-        raise WorkbenchError("The run has ended, and its drafter's state is gone.", "Load the file into the next run.")
+        raise WorkbenchError(
+            "The run has ended, and its drafter's state was not kept.",
+            "Load the file of a saved state into the next run.",
+        )
     if action == "look":
         return run.final_drafter_state.summary
     if run.final_drafter_state.data is None:

@@ -95,7 +95,9 @@ class RunRegister:
         """
         with self._lock:
             if run_id not in self._by_id:
-                raise UnknownNameError("There is no such run, or it ended long ago.", "Start a new run.")
+                raise UnknownNameError(
+                    "The server has no run with this id, or the run ended long ago.", "Start a new run."
+                )
             return self._by_id[run_id]
 
     def active(self) -> list[Run]:
@@ -133,5 +135,5 @@ class RunRegister:
             largest = max(self._by_id.values(), key=lambda run: run.trace_bytes, default=None)
         self._free(removed)
         if largest is not None and total > limits.trace_bytes:
-            message = "The memory limit for traces was reached. Use a smaller tree or fewer tokens."
+            message = "The run was stopped at the server's memory limit for traces. Use a smaller tree or fewer tokens."
             largest.cancel(message, "memory")

@@ -49,7 +49,7 @@ def encode(tokenizer: Any, text: str, origins: str, messages: Sequence[str]) -> 
             return ids
     raise PromptError(
         f"A message contains the special token {leaked!r}, which this tokenizer cannot encode as plain text.",
-        "Remove this text from the message.",
+        "Remove the text of this token from the message.",
     )
 
 

@@ -41,14 +41,14 @@ class Tally:
 
 HELP = {
     "rounds": "Draft-verify rounds.",
-    "tokens": "Tokens emitted.",
-    "drafted": "Tokens drafted.",
-    "tested": "Drafted tokens tested.",
-    "accepted": "Drafted tokens accepted.",
+    "tokens": "Tokens emitted by runs.",
+    "drafted": "Tokens proposed by drafters.",
+    "tested": "Drafted tokens that were tested by a verifier.",
+    "accepted": "Drafted tokens that were accepted by a verifier.",
     "draft_seconds": "Seconds in forward passes of drafters.",
     "verify_seconds": "Seconds in verification passes of targets.",
-    "overhead_seconds": "Seconds outside of forward passes from the end of prefill to the last token, including time "
-    "between rounds.",
+    "overhead_seconds": "Seconds outside of model forward passes, from the end of prefill to the last token, "
+    "including time between rounds.",
     "decode_seconds": "Seconds from the end of prefill to the last token, not divided among the sequences of a batch.",
 }
 
@@ -70,9 +70,9 @@ class Telemetry(Collector):
         self._run_s, self._queue_s, self._load_s = (
             Histogram(f"workbench_{name}_seconds", doc, buckets=SECONDS, registry=self._registry)
             for name, doc in (
-                ("run", "From the start of a run to its end, without pauses."),
-                ("queue", "From the start of a run until it joins the batch, including loading of models."),
-                ("load", "Loading of models, including downloads."),
+                ("run", "Seconds from the start of a run to its end, without pauses."),
+                ("queue", "Seconds from the start of a run until it joins the batch, including loading of models."),
+                ("load", "Seconds for loading models, including downloads."),
             )
         )
         self._registry.register(self)
@@ -148,20 +148,27 @@ class Telemetry(Collector):
             values = {(name,): getattr(tally, field) for name, tally in tallies.items()}
             yield _counter(field, doc, ("method",), values)
         tau = {(name,): t.tokens / t.rounds for name, t in tallies.items() if t.rounds}
-        yield _gauge("mean_accepted_length", "Tokens emitted / rounds, since the start.", ("method",), tau)
+        yield _gauge("mean_accepted_length", "Emitted tokens / rounds, since the server's start.", ("method",), tau)
         rate = {(name,): t.accepted / t.tested for name, t in tallies.items() if t.tested}
-        yield _gauge("acceptance_rate", "Accepted / tested, since the start.", ("method",), rate)
-        yield _counter("runs_ended", "Ended runs by final state.", ("method", "state"), dict(self._ended))
-        yield _counter("errors", "Requests refused or failed.", ("kind",), _one(self._errors))
-        yield _counter("model_events", "Models loaded and evicted.", ("event",), _one(self._events))
+        yield _gauge(
+            "acceptance_rate", "Accepted / tested drafted tokens, since the server's start.", ("method",), rate
+        )
+        yield _counter("runs_ended", "Number of ended runs, by final state.", ("method", "state"), dict(self._ended))
+        yield _counter("errors", "Number of refused or failed requests.", ("kind",), _one(self._errors))
+        yield _counter(
+            "model_events",
+            "Number of times that models were loaded or evicted from memory.",
+            ("event",),
+            _one(self._events),
+        )
         health = self._health()
-        yield _gauge("runs", "Active runs, by state.", ("state",), _one(health["runs"]))
-        yield _gauge("rows", "Sequences in the batch.", (), {(): health["rows"]})
-        yield _gauge("queue_length", "Runs that wait to join the batch.", (), {(): health["queue"]})
-        yield _gauge("models", "Models in memory.", (), {(): health["models"]})
-        yield _gauge("memory_bytes", "Memory by use.", ("of",), _one(health["memory"]))
+        yield _gauge("runs", "Number of active runs, by state.", ("state",), _one(health["runs"]))
+        yield _gauge("rows", "Number of sequences in the batch.", (), {(): health["rows"]})
+        yield _gauge("queue_length", "Number of runs that wait to join the batch.", (), {(): health["queue"]})
+        yield _gauge("models", "Number of models in memory.", (), {(): health["models"]})
+        yield _gauge("memory_bytes", "Memory in bytes, by use.", ("of",), _one(health["memory"]))
         yield _gauge("up", "1 if the engine runs rounds, else 0.", (), {(): float(health["status"] == "ok")})
-        yield _gauge("uptime_seconds", "Seconds since the start.", (), {(): health["uptime_s"]})
+        yield _gauge("uptime_seconds", "Seconds since the server's start.", (), {(): health["uptime_s"]})
 
 
 def _one(values: Mapping[str, Any]) -> dict[tuple[str, ...], Any]:

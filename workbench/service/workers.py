@@ -59,10 +59,11 @@ def processes(workers: int = 1, **backend: Any) -> WorkerGroup:
                         continue
                     if attempts[cell.id] < ATTEMPTS:
                         remaining.appendleft(cell)
-                        yield STEP, cell, Result(cell.id, RUNNING, "its worker died; measuring again")
+                        yield STEP, cell, Result(cell.id, RUNNING, "its worker process died; measuring the cell again")
                     else:
                         problem = (
-                            f"Its worker died {ATTEMPTS} times (exit status {worker.status}), perhaps out of memory."
+                            f"The worker process of this cell died {ATTEMPTS} times (exit status "
+                            f"{worker.status}), perhaps out of memory."
                         )
                         yield END, cell, (Result(cell.id, FAILED, error=problem), None)
         finally:

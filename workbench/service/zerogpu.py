@@ -160,14 +160,16 @@ class ZeroGpuBackend(BaseBackend):
         Each generation has its own GPU, so `is_timed` affects only the rate limit.
         """
         if request.paused:
-            raise MethodUnavailableError("The run cannot start paused.", REASON)
+            raise MethodUnavailableError("A run on ZeroGPU cannot start paused.", REASON)
         if request.pace:
-            raise MethodUnavailableError("The run cannot be slowed down for display.", REASON)
+            raise MethodUnavailableError("A run on ZeroGPU cannot be slowed down for display.", REASON)
         if request.drafter_state is not None or request.keep_drafter_state:
-            raise MethodUnavailableError("The drafter's state can be neither loaded nor saved here.", REASON)
+            raise MethodUnavailableError("On ZeroGPU, a drafter's state can be neither loaded nor saved.", REASON)
         if request.options != RequestOptions():
             raise MethodUnavailableError(
-                "Penalties, further stop conditions and log-probabilities are not available here.", REASON
+                "Penalties, stop conditions other than stop strings, and log-probabilities are not available on "
+                "ZeroGPU.",
+                REASON,
             )
         job = self._job(request, pair, params)
         run = ZeroRun(self, user, job["method"], lease_s)
@@ -208,7 +210,7 @@ class ZeroGpuBackend(BaseBackend):
             with self._call_lock, contextlib.closing(self._gpu(job)) as stream:
                 for message in stream if not run.ended else ():
                     if run.lease_s is not None and time.monotonic() - run.followed_at > run.lease_s:
-                        run.cancel("No client follows this run any more.", "lease")
+                        run.cancel("The run was stopped, because no client follows it any more.", "lease")
                     if run.ended:
                         return
                     self._add_message(run, job, message)
@@ -239,15 +241,19 @@ class ZeroGpuBackend(BaseBackend):
 
     def stream_pairs(self, *args: Any, **named: Any) -> Any:
         """Raise MethodUnavailableError: on ZeroGPU, measuring pairs of runs would need minutes of GPU time."""
-        raise MethodUnavailableError("A speed-up cannot be measured in pairs here: that takes minutes.", REASON)
+        raise MethodUnavailableError(
+            "On ZeroGPU, a speed-up cannot be measured in pairs of runs, which takes minutes.", REASON
+        )
 
     def prefer_heads(self, folder: str, on: bool = True) -> int:
         """Raise MethodUnavailableError: heads cannot be trained or chosen on ZeroGPU."""
-        raise MethodUnavailableError("Heads cannot be trained or chosen here.", REASON)
+        raise MethodUnavailableError("Drafting heads cannot be trained or chosen on ZeroGPU.", REASON)
 
     def stream_recommendation(self, *args: Any, **named: Any) -> Any:
         """Raise MethodUnavailableError: on ZeroGPU, measuring several methods would need minutes of GPU time."""
-        raise MethodUnavailableError("The fastest method cannot be found here: the measurement takes minutes.", REASON)
+        raise MethodUnavailableError(
+            "On ZeroGPU, the fastest method cannot be found, because the measurement takes minutes.", REASON
+        )
 
     def conditions(self, lane: Any, target: str | None = None) -> dict[str, Any] | None:
         """Return the conditions of a measurement on ZeroGPU, such as dtype and versions. Its GPUs count as one machine.
@@ -270,15 +276,19 @@ class ZeroGpuBackend(BaseBackend):
 
     def change(self, run: Run, *args: Any, **named: Any) -> None:
         """Raise MethodUnavailableError: a run on ZeroGPU cannot be changed."""
-        raise MethodUnavailableError("The run cannot be changed.", REASON)
+        raise MethodUnavailableError("A run on ZeroGPU cannot be changed.", REASON)
 
     def explain(self, run: Run) -> dict[str, Any]:
         """Raise MethodUnavailableError: a text cannot be attributed to images; the models are in another process."""
-        raise MethodUnavailableError("The run cannot be explained: its models are in another process.", REASON)
+        raise MethodUnavailableError(
+            "Attribution maps are not available on ZeroGPU, because the run's models are in another process.", REASON
+        )
 
     def memory(self, run: Run, action: str, data: bytes | None) -> dict[str, Any]:
         """Raise MethodUnavailableError: the drafter's state cannot be read, because it is in another process."""
-        raise MethodUnavailableError("The drafter's state cannot be accessed: it is in another process.", REASON)
+        raise MethodUnavailableError(
+            "The drafter's state is not accessible on ZeroGPU, because it is in another process.", REASON
+        )
 
     def queue_position(self, run: Run) -> tuple[int, int] | None:
         """Return None: ZeroGPU manages the queue of runs, and its length is unknown."""

@@ -62,7 +62,7 @@ class ZeroGpuModels:
         try:
             source = tokenizer_source_for(name)
             if source is not None and source.target not in self.loaded:
-                raise ModelError(f"{name} uses the tokenizer of {source.target}, which is not loaded here.")
+                raise ModelError(f"{name} uses the tokenizer of {source.target}, which this server has not loaded.")
             model = load_model(name, self.device, self.dtype)
             self.processors[name] = load_processor(name, model)
             self.loaded[name] = model, load_tokenizer(name)
@@ -87,7 +87,9 @@ class ZeroGpuModels:
             drafter = own_name if own_name in self.loaded else "none"
         for name in (target, drafter):
             if name != "none" and name not in self.loaded:
-                raise ModelError("This model is not loaded here.", f"Use one of: {', '.join(self.loaded)}.")
+                raise ModelError(
+                    "This server has not loaded the requested model.", f"Use one of: {', '.join(self.loaded)}."
+                )
         return target, None if drafter == "none" else drafter
 
     def drafters(self, target: str) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from workbench.engine.request import QUEUED, RUNNING
 from workbench.service.run import Run
 from workbench.trace.events import Footer, Header, Round, Trace
 
-REASON = "ZeroGPU lends a GPU for one uninterrupted generation. Step through the recorded rounds instead."
+REASON = "ZeroGPU provides a GPU for one uninterrupted generation only. Step through the recorded rounds instead."
 
 
 class ZeroRun(Run):
@@ -22,7 +22,7 @@ class ZeroRun(Run):
 
     def pause(self) -> None:
         """Raise MethodUnavailableError: a run on ZeroGPU cannot be paused."""
-        raise MethodUnavailableError("The run cannot be paused.", REASON)
+        raise MethodUnavailableError("A run on ZeroGPU cannot be paused.", REASON)
 
     def resume(self) -> None:
         """Raise MethodUnavailableError: a run on ZeroGPU cannot be paused and resumed."""

@@ -56,7 +56,9 @@ def build(executed: Sequence[Path], out: Path, work: Path) -> list[Path]:
         {"API reference": reference.navigation()},
     ]
     if out.exists() and any(out.iterdir()) and not (out / "search" / "search_index.json").is_file():
-        raise WorkbenchError(f"{out} contains files that are not an earlier site.", "Choose an empty folder.")
+        raise WorkbenchError(
+            f"{out} contains files that an earlier build of the site did not write.", "Choose an empty folder."
+        )
     shutil.rmtree(out, ignore_errors=True)
     warnings = _Warnings(logging.WARNING)
     logging.getLogger("mkdocs").addHandler(warnings)

@@ -116,7 +116,7 @@ def execute(path: Path) -> float:
         client(notebook, resources={"metadata": {"path": str(path.parent)}}).execute(env=environment())
     except (CellExecutionError, CellTimeoutError) as error:
         last = str(error).strip().splitlines()[-1]
-        raise WorkbenchError(f"{path.name}: {last}", f"Open the file {path}: it contains the traceback.") from error
+        raise WorkbenchError(f"{path.name}: {last}", f"The file {path} contains the traceback.") from error
     finally:
         nbformat.write(notebook, path)
     return time.perf_counter() - start_s

@@ -17,7 +17,8 @@ from workbench.trace.metrics import DEFINITIONS
 _PROMISES = {
     "exact": "The output follows the target's distribution with any drafter.",
     "greedy-exact": "Greedy output equals the target's; sampled output may differ in distribution.",
-    "approximate": "The output deviates from the target's distribution; a parameter controls how far.",
+    "approximate": "The output deviates from the target's distribution; a parameter controls the size of the "
+    "deviation.",
     "simulation": "The method uses information that no real drafter has: it demonstrates theory, not speed.",
 }
 

@@ -125,14 +125,14 @@ def problems(name: str, folder: Path = FOLDER) -> list[str]:
     book = nbformat.read(book_path, as_version=4)
     messages = []
     if any(cell.get("outputs") or cell.get("execution_count") for cell in book.cells):
-        messages.append(f"{book_path.name} has outputs")
+        messages.append(f"the notebook {book_path.name} contains outputs")
     if "widgets" in book.metadata:
-        messages.append(f"{book_path.name} has widget state (metadata.widgets)")
+        messages.append(f"the notebook {book_path.name} contains widget state (metadata.widgets)")
     clean, language = strip_outputs(book), book.metadata.get("language_info")
     if not messages and (clean.cells != book.cells or clean.metadata.language_info != language):
-        messages.append(f"{book_path.name} has metadata from execution")
+        messages.append(f"the notebook {book_path.name} contains metadata from its execution")
     if not clean.cells or clean.cells[0].source != FIRST_CELL or "colab" not in _tags(clean.cells[0]):
-        messages.append(f"{book_path.name} does not begin with the common first cell")
+        messages.append(f"the notebook {book_path.name} does not begin with the first cell that all notebooks share")
     if _differs(clean, text_path):
         messages.append(f"{book_path.name} and {text_path.name} have different cells")
     return messages

@@ -35,8 +35,9 @@ def pages() -> dict[str, str]:
     lines = [
         "# API reference",
         "",
-        "Generated from the docstrings. Packages import only packages below them: programs and notebooks use `client` "
-        "and `widgets`; `core` contains pure functions on tensors.",
+        "Generated from the docstrings. Packages form layers, and each imports only from lower layers. Programs "
+        "and notebooks use the top layers, `client` and `widgets`; the lowest layer, `core`, contains pure "
+        "functions on tensors.",
         "",
     ]
     for package in PACKAGES:

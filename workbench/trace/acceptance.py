@@ -78,34 +78,39 @@ def definitions(rounds: Sequence[Round], rules: Mapping[str, Rule] | None = None
     per_draft = tuple(n / drafts for n in reached)
     return [
         _of("workbench", "acceptance rate", "accepted / tested", accepted, tested, HERE,
-            note="Testing stops after a rejection, so the nodes after it are not tested."),
+            note="Verification stops after a rejection, so draft nodes after the rejected one are not tested."),
         _of("workbench", "draft utilisation", "accepted / drafted", accepted, drafted, HERE),
         _of("workbench", "τ", "tokens emitted / target passes", emitted, passes, HERE,
-            note="Bonus and corrected tokens count; rounds without a draft count."),
+            note="Includes bonus and corrected tokens, and rounds without a draft."),
         _of("workbench", "accepted per round", "accepted / target passes", accepted, passes, HERE,
-            note="τ without bonus, corrected and plain tokens."),
+            note="Equal to τ without bonus tokens, corrected tokens and tokens of rounds without a draft."),
         Definition(
-            "workbench", "conditional acceptance by position", "rounds that accepted at i / rounds that tested i",
+            "workbench", "conditional acceptance by position", "rounds that accepted a token at position i / "
+            "rounds that tested position i",
             sum(k for _, _, k in by_depth), sum(t for _, t, _ in by_depth), None, HERE,
-            tuple(k / t for _, t, k in by_depth), "Given that earlier positions were accepted; siblings count once.",
+            tuple(k / t for _, t, k in by_depth), "Conditional on acceptance at all earlier positions; siblings "
+            "count once.",
         ),
         _leviathan(rounds, rules or {}),
         _of("vLLM", "draft acceptance rate", "num_accepted_tokens / num_draft_tokens", accepted, drafted, VLLM),
         _plus_one("vLLM", "mean acceptance length", "1 + num_accepted_tokens / num_drafts", accepted, drafts, VLLM,
-                  "Excludes rounds without a draft. Adds a bonus token even if the text ended before it."),
-        Definition("vLLM", "per-position acceptance rate", "rounds that accepted at least i / num_drafts",
-                   sum(reached), drafts, None, VLLM, per_draft, "Unconditional, so it cannot increase with i."),
+                  "Excludes rounds without a draft. Adds a bonus token for every round, even if the text ended "
+                  "before that token."),
+        Definition("vLLM", "per-position acceptance rate", "rounds that accepted at least i tokens / num_drafts",
+                   sum(reached), drafts, None, VLLM, per_draft, "Not conditional on earlier positions, so the "
+                   "rate cannot increase with i."),
         _of("SGLang", "spec_accept_rate", "accepted drafts / (spec_verify_ct · configured drafts)",
             accepted, configured, SGLANG,
             note="The denominator uses the configured draft size (here: the largest draft of the run), so drafts that "
             "stopped early count in full. Until April 2026 the definition was (accepted + 1) / (drafted + 1)."),
         _of("SGLang", "spec_accept_length", "completion_tokens / spec_verify_ct", emitted, passes, SGLANG_TREES),
         _of("llama.cpp", "draft acceptance rate", "draft_n_accepted / draft_n", accepted, drafted, LLAMA_CPP,
-            note="Counts all tokens given to the target, including those after a rejection. Drafts shorter than "
-            "--draft-min are excluded since June 2025."),
+            note="Counts all drafted tokens that the target processes, including those after a rejection. "
+            "Drafts shorter than --draft-min are excluded since June 2025."),
         _plus_one("llama.cpp", "mean acceptance length", "1 + accepted / drafts", accepted, drafts, LLAMA_CPP_LENGTH),
         _of("Spec-Bench", "#Mean accepted tokens", "mean of accept_lengths over all steps", emitted, passes, SPEC_BENCH,
-            note="Counts the target's own token. Its speed-up re-tokenizes the baseline's text to count its tokens."),
+            note="Includes the token that the target adds in each step. For speed-ups, Spec-Bench re-tokenizes "
+            "the baseline's text to count its tokens."),
     ]  # fmt: skip
 
 
@@ -132,11 +137,16 @@ def _leviathan(rounds: Sequence[Round], rules: Mapping[str, Rule]) -> Definition
         {rule.title.lower() for rule, is_later_sibling in zip(others, is_later, strict=True) if not is_later_sibling}
     )
     unknown = sum(rule is None for _, rule in tested)
-    notes = ["min(1, p/q) of the first draft at each position: p if it is deterministic, 0 or 1 in greedy decoding."]
+    notes = [
+        "Mean of min(1, p/q) of the first draft token at each position. The value is p for a deterministic "
+        "draft, and 0 or 1 in greedy decoding."
+    ]
     if n_later:
         notes.append(f"Excludes {n_later} later siblings, which were tested against a residual distribution.")
     if other_rules:
-        notes.append(f"Undefined for {' and '.join(other_rules)}: acceptance is not min(1, p/q).")
+        notes.append(
+            f"Excludes tests by the rules {' and '.join(other_rules)}, whose acceptance probability is not min(1, p/q)."
+        )
     if unknown:
         notes.append(f"Excludes {unknown} tested drafts whose acceptance rule is not recorded in the trace.")
     value = sum(accept_probs) / len(accept_probs) if accept_probs else None

@@ -56,7 +56,9 @@ def tags_of(tags: Iterable[str]) -> list[str]:
     cleaned = [tag.strip() for tag in tags]
     for tag in cleaned:
         if not tag or "," in tag or not tag.isprintable() or len(tag) > 60:
-            raise WorkbenchError(f"{tag[:60]!r} is not a valid tag.", "Use up to 60 printable characters, no commas.")
+            raise WorkbenchError(
+                f"{tag[:60]!r} is not a valid tag.", "Use 1 to 60 printable characters without commas."
+            )
     return sorted(set(cleaned))
 
 
@@ -106,12 +108,14 @@ def entry_of(file: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         raise
     except Exception as error:  # polars raises several exception types, and panics on some files
-        raise WorkbenchError(f"This file cannot be read as Parquet: {type(error).__name__}.") from None
+        raise WorkbenchError(f"The file of this run cannot be read as Parquet: {type(error).__name__}.") from None
     version = entry.get("version", 0) if is_object(entry) else None
     if type(version) is not int:
         raise WorkbenchError("The index entry in this file is damaged.")
     if version > VERSION:
-        raise WorkbenchError("A newer workbench saved this run.", "Update the workbench to read it.")
+        raise WorkbenchError(
+            "A newer version of the workbench saved this run.", "Update the workbench to read this run."
+        )
     return entry if version == VERSION else None
 
 

@@ -315,8 +315,8 @@ class Trace:
         """
         if data["header"].get("schema", 0) > SCHEMA_VERSION:
             raise NewerTraceError(
-                f"This trace has schema {data['header']['schema']}; this workbench reads up to {SCHEMA_VERSION}. "
-                "Update the workbench to open it."
+                f"This trace has schema version {data['header']['schema']}; this version of the workbench reads "
+                f"schemas up to {SCHEMA_VERSION}. Update the workbench to open the trace."
             )
         rounds = [Round.from_wire(r) for r in data["rounds"]]
         return cls(Header.from_wire(data["header"]), rounds, Footer(**data["footer"]), data.get("attribution"))

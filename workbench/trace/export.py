@@ -30,7 +30,7 @@ from workbench.trace.type_checks import find_invalid_field, is_list, is_object
 MAX_BYTES = 64 * 2**20
 """Maximum size of a trace file in bytes."""
 
-INCOMPLETE = "The file ends before its footer: the run is incomplete, rounds are missing at its end."
+INCOMPLETE = "The file ends before the trace's footer: the run is incomplete, and its last rounds may be missing."
 """Warning that is added to a trace if its file ends without a footer."""
 
 _METADATA = "workbench.run"
@@ -61,15 +61,17 @@ def read_json_lines(text: str) -> Trace:
             event = json.loads(line)
             kind = event.pop("event")
         except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
-            raise WorkbenchError(f"Line {number} is not an event of a trace.", _REMEDY) from None
+            raise WorkbenchError(f"Line {number} of the file is not an event of a trace.", _REMEDY) from None
         if kind == "round":
             wire["rounds"].append(event)
         elif kind in ("header", "footer", "attribution"):
             wire[kind] = event
         else:
-            raise WorkbenchError(f"Line {number} has the unknown event kind {str(kind)[:40]!r}.", _REMEDY)
+            raise WorkbenchError(
+                f"Line {number} of the trace file has the unknown event kind {str(kind)[:40]!r}.", _REMEDY
+            )
     if wire["header"] is None:
-        raise WorkbenchError("The file has no header line.", _REMEDY)
+        raise WorkbenchError("The trace file has no header line.", _REMEDY)
     if wire["footer"] is None:
         wire["footer"] = {"warnings": [INCOMPLETE]}
     return read_wire(wire)
@@ -102,8 +104,9 @@ def read_parquet(data: bytes) -> Trace:
         run = json.loads(file_metadata[_METADATA])
         if run["schema"] > SCHEMA_VERSION:  # checked before the columns, which may differ
             raise WorkbenchError(
-                f"This trace has schema {run['schema']}; this workbench reads up to {SCHEMA_VERSION}.",
-                "Update the workbench to open it.",
+                f"This trace has schema version {run['schema']}; this version of the workbench reads schemas up "
+                f"to {SCHEMA_VERSION}.",
+                "Update the workbench to open this trace.",
             )
         trace = frames.from_frames(frames.flatten(pl.DataFrame([run], schema=frames.RUN), nested))
     except ValueError as error:
@@ -171,14 +174,14 @@ def check_trace(trace: Trace) -> Trace:
     """
     for part, event in (("header", trace.header), ("footer", trace.footer)):
         if name := find_invalid_field(event):
-            raise WorkbenchError(f"The trace is damaged: {name} in its {part} is invalid.", _REMEDY)
+            raise WorkbenchError(f"The trace is damaged: the field {name} in its {part} is invalid.", _REMEDY)
     if not all(_is_picture(dataclasses.asdict(picture)) for picture in trace.header.pictures):
         raise WorkbenchError("The trace is damaged: an image in its header is invalid.", _REMEDY)
     if not _is_attribution(trace.attribution):
-        raise WorkbenchError("The trace is damaged: its attribution is invalid.", _REMEDY)
+        raise WorkbenchError("The trace is damaged: its image attribution is invalid.", _REMEDY)
     for i, r in enumerate(trace.rounds):
         try:
-            problem = f"{name} has the wrong type" if (name := find_invalid_field(r)) else _problem(r, i)
+            problem = f"the field {name} has the wrong type" if (name := find_invalid_field(r)) else _problem(r, i)
         except TypeError:
             problem = "a value has the wrong type"
         if problem:
@@ -192,27 +195,27 @@ def _problem(r: Round, i: int) -> str:
     if r.index != i:
         return f"its index is {r.index!r:.20}"
     if any(len(column) != n for column in [*columns, *nodes.inputs.values()]):
-        return "the columns of its nodes differ in length"
+        return "the lists of node values differ in length"
     if any(not -1 <= parent < child for child, parent in enumerate(nodes.parents)):
-        return "a node comes before its parent"
+        return "a draft node is listed before its parent"
     if set(nodes.status) - {ACCEPTED, REJECTED, DISCARDED}:
-        return "a node has an unknown status"
+        return "a draft node has an unknown status"
     grown = r.grown
     if grown is not None and any(len(column) not in (0, n) for column in (grown.of, grown.before, grown.after)):
-        return "the tree builder's values and its nodes differ in number"
+        return "the number of tree-builder values differs from the number of draft nodes"
     if grown is not None and any(not 0 <= i < len(grown.rules) for i in grown.of or [0]):
-        return "a node has an unknown tree-builder rule"
+        return "a draft node names an unknown tree-builder rule"
     if any(not -1 <= probe.parent < n + j for j, probe in enumerate(r.probes)):
-        return "a probe comes before its parent"
+        return "a probe position is listed before its parent"
     if any(not 0 <= node < n for node in r.path):
-        return "its path names a node that does not exist"
+        return "the accepted path names a node that does not exist"
     if any(e.kind not in (ACCEPTED, CORRECTED, BONUS, PLAIN) for e in r.emitted):
-        return "a token has an unknown kind"
+        return "an emitted token has an unknown kind"
     tops = [top for top in (*r.top_p, *r.top_q, *r.ranking) if top is not None]
     if any(not len(top.tokens) == len(top.text) == len(top.prob) for top in tops):
-        return "most likely tokens, their texts and probabilities differ in number"
+        return "a list of most likely tokens differs in length from their texts or probabilities"
     if not all(_is_picture(p) for p in images_of(r.vision)):
-        return "an image is invalid"
+        return "an image of the round is invalid"
     return ""
 
 

@@ -126,9 +126,12 @@ def from_frames(frames: Frames) -> Trace:
     """
     run = frames.run.row(0, named=True) if frames.run.height == 1 else {}
     if not run:
-        raise ValueError(f"The frames contain {frames.run.height} runs; exactly one is needed.")
+        raise ValueError(f"The data frames contain {frames.run.height} runs, but exactly one run is needed.")
     if run["schema"] > SCHEMA_VERSION:
-        raise ValueError(f"This trace has schema {run['schema']}; this workbench reads up to {SCHEMA_VERSION}.")
+        raise ValueError(
+            f"This trace has schema version {run['schema']}; this version of the workbench reads "
+            f"schemas up to {SCHEMA_VERSION}."
+        )
     run |= {"params": json.loads(run["params"]), "seed": int(run["seed"])}
     run |= {"pictures": json.loads(run["pictures"] or "[]"), "attribution": json.loads(run["attribution"] or "null")}
     run["rules"] = json.loads(run["rules"] or "{}")

@@ -35,17 +35,24 @@ OTHER = "other"
 """Kind of words that the lexicon (a dict from word to kind, such as "colour") does not contain."""
 
 DEFINITIONS: dict[str, tuple[str, str]] = {
-    "tau": ("mean accepted length τ", "tokens emitted / target verification passes, bonus and corrected included"),
-    "acceptance_rate": ("acceptance rate", "accepted drafted tokens / tested drafted tokens (without discarded ones)"),
+    "tau": (
+        "mean accepted length τ",
+        "tokens emitted (including bonus and corrected tokens) / verification passes of the target",
+    ),
+    "acceptance_rate": (
+        "acceptance rate",
+        "accepted drafted tokens / tested drafted tokens; discarded tokens are not tested",
+    ),
     "draft_utilisation": ("draft utilisation", "accepted drafted tokens / all drafted tokens"),
     "conditional_acceptance": (
         "conditional acceptance at position i",
-        "rounds that accepted a token at depth i / rounds that tested depth i (all earlier depths accepted)",
+        "rounds that accepted a token at position i / rounds that tested position i, which requires acceptance "
+        "at all earlier positions",
     ),
     "tokens_per_second": (
         "tokens per second",
-        "tokens emitted / seconds from the end of prefill (of target and drafter) to the last token, without paused "
-        "time; a round after a pause or a display delay takes longer than at full speed",
+        "tokens emitted / seconds from the end of prefill (of target and drafter) to the last token, without "
+        "paused time; a round after a pause or a display delay is slower than usual",
     ),
     "overhead_share": (
         "overhead",
@@ -55,13 +62,15 @@ DEFINITIONS: dict[str, tuple[str, str]] = {
     "speedup_vs_autoregressive": (
         "speed-up",
         "tokens per second / tokens per second of plain decoding with the same engine, dtype and prompt in the same "
-        "repeat; for several pairs the geometric mean with equal weight per prompt, and Student's 95 % confidence "
-        "interval over prompts (with fewer than three prompts over repeats: valid for this prompt only)",
+        "repeat; for several pairs of runs, the geometric mean with equal weight per prompt and Student's 95 % "
+        "confidence interval over prompts; with fewer than three prompts, the interval is over repeats and "
+        "valid only for these prompts",
     ),
     "grounded_acceptance": (
         "acceptance, tokens that need the image",
         "accepted drafted tokens / positions where a draft was tested, among tokens that need the image: those whose "
-        f"target probability falls by at least {GROUNDED_THRESHOLD} when the image is blanked, including “on” and “,”",
+        f"target probability falls by at least {GROUNDED_THRESHOLD} when the image is blanked; even “on” or “,” "
+        f"can be such a token",
     ),
     "language_acceptance": (
         "acceptance, tokens that do not need the image",
@@ -70,7 +79,7 @@ DEFINITIONS: dict[str, tuple[str, str]] = {
     ),
     "kind_acceptance": (
         "acceptance by kind of word",
-        "tokens of that kind that are accepted drafts / tokens of that kind at positions where a draft was tested",
+        "for each kind of word: accepted drafted tokens / tokens at positions where a draft was tested",
     ),
 }
 

@@ -87,7 +87,7 @@ class RunIndex:
                         status = file.stat()
                         files[run] = (status.st_mtime_ns, status.st_size)
                     elif not file.name.endswith(PART):
-                        self.problems[file.name] = "This file does not belong to the run store."
+                        self.problems[file.name] = "The file is in the run store's folder but is not a saved run."
                     elif time.time() - file.stat().st_mtime > _STALE_S:
                         Path(file.path).unlink()
         return files
@@ -129,7 +129,8 @@ class RunIndex:
             return {}
         if state.get("version", 0) > VERSION:
             raise WorkbenchError(
-                f"A newer workbench wrote the runs in {self.file.parent}.", "Update the workbench to read these runs."
+                f"A newer version of the workbench wrote the runs in {self.file.parent}.",
+                "Update the workbench to read these runs.",
             )
         return state
 

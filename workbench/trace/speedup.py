@@ -150,7 +150,9 @@ class Baseline:
         numbers: list[Any] = [*([] if rate is None else [rate]), *(ratios if isinstance(ratios, list) else [ratios])]
         if len(numbers) > 1 + MOST_PAIRS or not all(type(x) in (int, float) and 0 < x < MOST_RATE for x in numbers):
             raise WorkbenchError(
-                f"The baseline is not a rate with at most {MOST_PAIRS} ratios above 0.", "Measure the baseline again."
+                f"The saved baseline is not a rate in tokens per second with at most {MOST_PAIRS} positive "
+                f"speed-up ratios.",
+                "Measure the baseline again.",
             )
         return cls(rate, tuple(ratios)) if numbers else None
 

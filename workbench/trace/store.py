@@ -229,7 +229,7 @@ class RunStore:
         to = Path(to)
         paths = {run: self._path(run) for run in runs}
         if to.suffix in _KINDS and len(runs) != 1:
-            raise WorkbenchError(f"{len(runs)} runs cannot be exported to one file.", "Name a folder.")
+            raise WorkbenchError(f"A single file cannot hold {len(runs)} exported runs.", "Name a folder.")
         targets = {run: to if to.suffix in _KINDS else to / f"{run}.{kind}" for run in runs}
         for run, target in targets.items():
             data = paths[run].read_bytes()

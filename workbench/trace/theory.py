@@ -229,7 +229,7 @@ def _sets(q: np.ndarray, n: int, replacement: bool) -> dict[tuple[int, ...], flo
     """Return the probability of each set of tokens that n drafts from q can form."""
     if q.size**n > MOST_TUPLES:
         raise ParameterError(
-            f"{q.size} tokens and {n} drafts are too many to enumerate.", "Use optimal_acceptance instead."
+            f"All sets of {n} drafts from {q.size} tokens are too many to enumerate.", "Use optimal_acceptance instead."
         )
     sets: dict[tuple[int, ...], float] = defaultdict(float)
     for drafts in itertools.product(range(q.size), repeat=n):
@@ -262,7 +262,9 @@ def recursive_acceptance(p: Distribution, q: Distribution, n: int, replacement: 
     """
     p_, q_ = _checked_pair(p, q, n)
     if not replacement and q_.size ** (n - 1) > MOST_TUPLES:
-        raise ParameterError(f"{q_.size} tokens and {n} drafts are too many to enumerate.", "Use fewer tokens.")
+        raise ParameterError(
+            f"All sequences of {n} drafts from {q_.size} tokens are too many to enumerate.", "Use fewer tokens."
+        )
     return _recursive(p_, q_, n, replacement)
 
 
@@ -406,9 +408,12 @@ def bound_from_top_tokens(p_top: dict[int, float], q_top: dict[int, float], n: i
 def _checked_pair(p: Any, q: Any, n: int) -> tuple[np.ndarray, np.ndarray]:
     p_, q_ = np.asarray(p, float), np.asarray(q, float)
     if p_.ndim != 1 or p_.shape != q_.shape or not p_.size:
-        raise ParameterError("p and q are not distributions over the same tokens.", "Give lists of the same length.")
+        raise ParameterError(
+            "p and q differ in length, so they are not distributions over the same tokens.",
+            "Give lists of the same length.",
+        )
     if n < 1:
-        raise ParameterError(f"The number of drafts is {n}.", "Give at least 1.")
+        raise ParameterError(f"The number of drafts is {n}, which is not allowed.", "Give at least 1.")
     for name, probs in (("p", p_), ("q", q_)):
         if (probs < 0).any() or not math.isclose(float(probs.sum()), 1.0, abs_tol=1e-6):
             raise ParameterError(

@@ -127,7 +127,7 @@ def train_acceptance(options: AcceptanceOptions, report: Report) -> tuple[RunRes
     models = load_models(options.target, options.drafter, "cpu", options.dtype)
     if models.drafter is None:
         raise ParameterError(
-            f"{options.target} has no draft model: {models.drafter_problem}", "Set drafter to a draft model."
+            f"{options.target} has no draft model: {models.drafter_problem}", "Set the option drafter to a draft model."
         )
     train_drafts, held_drafts = (read_drafts(models, options, is_test, report) for is_test in (False, True))
     net = _new_head(train_drafts, options)
@@ -340,7 +340,9 @@ def read_drafts(models: Models, options: AcceptanceOptions, held: bool, report: 
             accept_probs.append(drafts.accept_probs)
         n, n_tokens = n + 1, n_tokens + len(line["answer"])
     if not states:
-        raise ParameterError(f"{path} has no {'held-out' if held else 'training'} answers.", "Generate more answers.")
+        raise ParameterError(
+            f"{path} contains no {'held-out' if held else 'training'} answers.", "Generate more answers."
+        )
     report(f"acceptance: {n:,} answers read")
     return Drafts(torch.cat(states), torch.cat(accept_probs), n)
 
@@ -398,7 +400,11 @@ def card(model: TrainedModel) -> str:
     net = config["net"]
     rows = [(f"{n:,}", f"{predicted:.2f}", f"{true:.2f}") for n, predicted, true in figures["reliability"]]
     weight = config["rejection_weight"]
-    tied = "one block for all, as in the paper's code" if net["tied"] else "each with its own weights"
+    tied = (
+        "one block that is applied repeatedly, as in the paper's code"
+        if net["tied"]
+        else ("each block with its own weights")
+    )
     return f"""\
 SpecDec++'s acceptance head (Huang et al. 2025, arXiv 2405.19715) for the draft model `{config["drafter"]}` of
 `{config["target"]}`, for `policy=specdec++`: {net["blocks"]} residual blocks of width {net["width"]} on the draft
@@ -430,7 +436,9 @@ def _sweep_text(rows: Sequence[Mapping[str, Any]], problems: int) -> str:
         return ""
     cells = [
         (
-            f"fixed, {row['depth']} tokens" if "depth" in row else f"weight {row['weight']:g}, h = {row['risk']:g}",
+            f"fixed draft length of {row['depth']} tokens"
+            if "depth" in row
+            else f"weight {row['weight']:g}, h = {row['risk']:g}",
             f"{row['discarded']:.3f}",
             f"{row['passes']:.3f}",
             "yes" if row["front"] else "",

@@ -22,7 +22,7 @@ BITS = "bits"
 SECTION = "## Stored as int8"
 """Title of a model card's last section, which has the measured figures of the int8 checkpoint."""
 _OPENING = """\
-`from_pretrained` of transformers does not read this format. This writes a folder that it opens:
+`from_pretrained` of transformers does not read this format. The following code writes a folder that it can read:
 
 ```python
 import torch
@@ -120,12 +120,12 @@ def _comparison(measured: Figures) -> str:
         same, n = measured["same_text"], measured["prompts"]
         return (
             f"τ of `{measured['method']}` on {n} prompts, greedy: {before:.3f} with float16 weights, {after:.3f} with"
-            f" these; ratio {value:.3f}{interval}. {same} of {n} texts are the same."
+            f" these weights; ratio {value:.3f}{interval}. {same} of {n} texts are the same."
         )
     before, after = measured["right"]
     return (
         f"Of {measured['answers']:,} greedy answers to held-out problems, {measured['same_text']:,} have the same text"
-        f" as with float16 weights; {before:,} are right with float16 weights and {after:,} with these"
+        f" as with float16 weights; {before:,} are correct with float16 weights and {after:,} with these"
         f" ({measured['gained']} gained, {measured['lost']} lost)."
     )
 
@@ -196,7 +196,8 @@ def _training_run(figures: Figures, hardware: str, number: str, token_note: str)
     if machine := figures.get("machine"):
         hardware = f"{machine['threads']} of {machine['cores']} cores of an {machine['cpu']} processor"
     return (
-        f"- {number}{figures['steps']:,} steps, {figures['tokens']:,} tokens{token_note}, {minutes_of(figures)} by the"
+        f"- {number}{figures['steps']:,} training steps, {figures['tokens']:,} tokens{token_note}, "
+        f"{minutes_of(figures)} by the"
         f" clock on {hardware}.\n"
         f"- Training figures at the end (smoothed): {losses_of(figures)}.\n"
         + (f"- Options: {options}.\n" if options else "")

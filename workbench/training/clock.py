@@ -27,7 +27,7 @@ class RunClock:
 
     def __post_init__(self) -> None:
         if self.minutes is None and self.steps is None:
-            raise ValueError("a run needs a length: minutes or steps")
+            raise ValueError("a training run needs a length: set minutes or steps")
 
     @property
     def seconds(self) -> float:

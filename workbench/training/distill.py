@@ -198,8 +198,8 @@ def draft_model_losses(text: str) -> WeightedLoss:
         raise ParameterError(f"loss={text}: {error}.") from None
     if wrong := [name for name, _ in losses.terms if name in FEATURE_LOSSES]:
         raise ParameterError(
-            f"loss={text}: {wrong[0]} compares features, which a draft model does not predict.",
-            f"Use {', '.join(name for name in LOSSES if name not in FEATURE_LOSSES)}.",
+            f"loss={text}: the loss {wrong[0]} compares hidden states, which a draft model does not predict.",
+            f"Use one of the losses {', '.join(name for name in LOSSES if name not in FEATURE_LOSSES)}.",
         )
     return losses
 

@@ -144,8 +144,9 @@ def read_swaps(models: Models, swap_lists: Sequence[Sequence[Swap]]) -> Tokens:
     is_wrong = torch.tensor([swap.is_wrong for swap in swaps], dtype=torch.bool)
     if not is_wrong.any() or is_wrong.all():
         raise ParameterError(
-            f"Of {len(swaps)} swaps, {int(is_wrong.sum())} are wrong; a judge needs harmless and wrong ones.",
-            "Use more problems: increase count and held.",
+            f"{int(is_wrong.sum())} of {len(swaps)} token replacements make their answer wrong; training a "
+            f"judge needs wrong and harmless replacements.",
+            "Use more problems: increase the options count and held.",
         )
     states = [
         torch.cat(

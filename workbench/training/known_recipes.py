@@ -35,7 +35,7 @@ def refuse_finished_study(name: str) -> None:
     """
     if name in FINISHED_STUDIES:
         raise UnknownNameError(
-            f"The study {name!r} is finished and is no longer a recipe.",
+            f"The study {name!r} is finished, and its training recipe was removed.",
             f"Its results are in assets/boards/{name}.md and {name}.json; its code is in earlier versions.",
         )
 

@@ -209,7 +209,7 @@ def _check_numbers(name: str, step: int, losses: Mapping[str, float]) -> None:
     not_finite = [loss for loss, value in losses.items() if not math.isfinite(value)]
     if not_finite:
         raise WorkbenchError(
-            f"{name}: {', '.join(not_finite)} is not finite at step {step}: the training has diverged.",
+            f"{name}: {', '.join(not_finite)} is infinite or NaN at step {step}: the training has diverged.",
             "Use lower learning rates (matrix_rate, other_rate) or another loss. Saved files were not changed.",
         )
 
@@ -247,8 +247,8 @@ def _state(checkpoint: Path | None) -> dict[str, Any]:
         pass
     raise ParameterError(
         f"The checkpoint {checkpoint} is damaged: it cannot be read.",
-        "Start again with --set resume=false, which moves the checkpoint aside. A head in the same folder stays until "
-        "then.",
+        "Start again with --set resume=false, which moves the checkpoint aside. A finished head in the same "
+        "folder is kept until the new one is saved.",
     )
 
 
@@ -262,7 +262,7 @@ def _restore(
             optimizer.load_state_dict(optimizer_state)
     except (RuntimeError, ValueError) as error:
         raise ParameterError(
-            f"{options.checkpoint} belongs to a different net, or was written by another version.",
+            f"The checkpoint {options.checkpoint} belongs to a different network, or was written by another version.",
             "Start again with --set resume=false, which moves the old checkpoint aside.",
         ) from error
     result.steps, result.tokens, result.losses = state["steps"], state["tokens"], dict(state["losses"])

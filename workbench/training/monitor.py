@@ -52,8 +52,9 @@ class TrainingMonitor:
             return cls(name, clock, on_policy, CurveWriter(folder, steps + 1 if steps else 0), spent)
         except ImportError:
             raise WorkbenchError(
-                "Curves are written as TensorBoard event files, and the package tensorboardX is not installed.",
-                "Run `pip install tensorboardX`, or leave out `curves`.",
+                "Training curves need the package tensorboardX, which writes TensorBoard event files and is not "
+                "installed.",
+                "Run `pip install tensorboardX`, or leave out the option `curves`.",
             ) from None
 
     def record_losses(self, step: int, losses: Mapping[str, float]) -> None:

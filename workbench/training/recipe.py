@@ -157,9 +157,9 @@ def head_recipes(reserved: Collection[str] = ()) -> dict[str, Recipe]:
     for head in heads:
         if head.recipe in reserved:
             raise WorkbenchError(
-                f"The head {head.kind!r} has a training function for the recipe {head.recipe!r}, but another recipe "
-                "has this name.",
-                f"Give its Head another recipe name: recipe={head.kind!r}.",
+                f"The head {head.kind!r} declares the training recipe {head.recipe!r}, but another recipe "
+                f"already has this name.",
+                f"Give the head's declaration another recipe name: Head(recipe={head.kind!r}, …).",
             )
     return {head.recipe: _head_recipe(head, head.train) for head in heads if head.train is not None}
 
@@ -170,7 +170,7 @@ def _head_recipe(head: Head, train: Callable[..., RunResult]) -> Recipe:
     options = kinds.get(first)
     if not dataclasses.is_dataclass(options) or "out" not in {field.name for field in dataclasses.fields(options)}:
         raise WorkbenchError(
-            f"The training function of the head {head.kind!r} does not declare its options.",
+            f"The training function of the head {head.kind!r} does not declare its training options.",
             f"Annotate the first parameter of {train.__name__} with a dataclass of options (RunOptions and a folder "
             "`out`), each with a default.",
         )
@@ -183,7 +183,7 @@ def _card(head: Head, model: TrainedModel) -> str:
     held = [(name, f"{value:.3f}") for name, value in model.figures["held"].items()]
     return (
         f"{head.idea.format(**model.config.get('net', {}))}\n\nTrained for `{model.config['target']}` by `workbench "
-        f"train {head.recipe}`; it fits this target only. Drafts never change the output of exact methods.\n"
+        f"train {head.recipe}`; the head fits only this target. Drafts never change the output of exact methods.\n"
         + training_runs(model.figures, "an unnamed machine")
         + (f"\n## Measured on held-out text\n\n{table(['figure', 'value'], held)}\n" if held else "")
     )

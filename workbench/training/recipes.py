@@ -111,31 +111,42 @@ def _corpus(options: CorpusOptions, report: Report) -> dict[str, Any]:
 RECIPES: dict[str, Recipe] = {
     recipe.name: recipe
     for recipe in [
-        Recipe("tokenizer", "byte-level BPE of 4,096 entries, trained on the mixture", TokenizerOptions, _tokenizer),
-        Recipe("corpus", "the training mixture, packed into token files", CorpusOptions, _corpus),
+        Recipe(
+            "tokenizer",
+            "the bundled tokenizer: byte-level BPE of 4,096 entries, trained on the mixture of training texts",
+            TokenizerOptions,
+            _tokenizer,
+        ),
+        Recipe(
+            "corpus",
+            "the mixture of training texts for the bundled models, packed into token files",
+            CorpusOptions,
+            _corpus,
+        ),
         Recipe(
             "answers",
-            "a chat model's own answers to training prompts, to train drafters on",
+            "answers of a chat model to training prompts, as training data of its drafters",
             AnswersOptions,
             write_answers,
         ),
         training_recipe(
             "acceptance",
-            "SpecDec++'s acceptance head for a draft model, on its target's answers",
+            "SpecDec++'s acceptance head for a draft model, trained on answers of its target",
             AcceptanceOptions,
             train_acceptance,
             acceptance.card,
         ),
         training_recipe(
             "judge",
-            "Judge Decoding's linear judge, on token replacements that make an answer wrong and others that do not",
+            "Judge Decoding's linear judge, trained on token replacements that make an answer wrong and on "
+            "harmless ones",
             JudgeOptions,
             train_judge,
             judge.card,
         ),
         Recipe(
             "readings",
-            "hidden states of a chat model over its own answers: the training data of all its drafters",
+            "hidden states of a chat model over its own answers (readings), as training data of its drafters",
             ReadingsOptions,
             make_readings,
         ),
@@ -147,20 +158,22 @@ RECIPES: dict[str, Recipe] = {
         ),
         training_recipe(
             "chat-heads",
-            "heads of any kind for a chat model, from `readings`: method=eagle, eagle-3, medusa, hydra, kangaroo …",
+            "drafting heads for a chat model, trained on its `readings`: method=eagle, eagle-3, medusa, hydra, "
+            "kangaroo …",
             combine_options(ChatHeadOptions, {kind: options_class(kind) for kind in chat_head_kinds()}),
             train_chat_heads,
             choose_options=choose_chat_head_options,
         ),
         Recipe(
             "chat-evaluate",
-            "acceptance of a chat model's drafters by draft position, measured while they draft, and their model cards",
+            "acceptance of a chat model's drafters by draft position, measured in decoding, and their model cards",
             ChatEvaluateOptions,
             evaluate_drafters,
         ),
         Recipe(
             "throughput",
-            "training speed of a head on this machine: tokens per second, and share of its peak matrix-product speed",
+            "training speed of a drafting head on this machine: tokens per second, and share of the peak "
+            "matrix-product speed",
             throughput_options(),
             measure_throughput,
             choose_throughput_options,
@@ -173,17 +186,21 @@ RECIPES: dict[str, Recipe] = {
             train_drafter,
         ),
         Recipe(
-            "evaluate", "exact match, held-out loss and acceptance of the bundled models", EvaluateOptions, evaluate
+            "evaluate",
+            "evaluation of the bundled text models: exact match, held-out loss and acceptance",
+            EvaluateOptions,
+            evaluate,
         ),
         Recipe(
             "vision-tower",
-            "the vision tower, trained to predict what each patch of a rendered scene shows",
+            "the vision tower of the bundled vision-language target, trained to predict the content of each "
+            "image patch",
             TowerOptions,
             lambda options, report: dataclasses.asdict(train_tower(options, report)),
         ),
         training_recipe(
             "vision-target",
-            "the bundled vision-language target (5 M parameters, LLaVA layout), on rendered scenes",
+            "the bundled vision-language target (5 M parameters, LLaVA layout), trained on rendered scenes",
             VisionOptions,
             train_vision,
         ),
@@ -195,31 +212,38 @@ RECIPES: dict[str, Recipe] = {
         ),
         training_recipe(
             "vision-drafter",
-            "the drafter with image input (MASSV): the target's tower, a new projector, a small language model",
+            "the draft model with image input (MASSV): the target's vision tower, a new projector and a small "
+            "language model",
             VisionDrafterOptions,
             train_vision_drafter,
         ),
         Recipe(
             "vision-evaluate",
-            "exact match of the vision-language target and acceptance of its drafters, on held-out scenes",
+            "evaluation of the vision-language target (exact match) and its drafters (acceptance) on held-out scenes",
             VisionEvaluateOptions,
             evaluate_vision,
         ),
         Recipe(
             "vision-heads",
-            "EagleVLM, MSD, SpecVLM and FLASH: feature drafters of the vision-language target, on its own answers",
+            "heads of the vision-language target (EagleVLM, MSD, SpecVLM or FLASH), trained on the target's own "
+            "answers",
             choose_vision_options({}),
             train_vision_heads,
             choose_vision_options,
         ),
         training_recipe(
             "diffusion-target",
-            "a masked-diffusion model that fills in answers of the generators' tasks",
+            "a masked-diffusion model that fills in the masked answers of generated tasks",
             MaskedDiffusionOptions,
             train_masked_diffusion,
             masked_diffusion.card,
         ),
-        Recipe("vision-gallery", "the app's gallery of held-out scenes", GalleryOptions, write_gallery),
+        Recipe(
+            "vision-gallery",
+            "the gallery of held-out scenes that the app's Vision page shows",
+            GalleryOptions,
+            write_gallery,
+        ),
     ]
 }
 
@@ -227,7 +251,8 @@ RECIPES: dict[str, Recipe] = {
 RECIPES |= {
     kind: Recipe(
         kind,
-        f"{kind} heads for any target in one command: answers, hidden states, training, card",
+        f"{kind} heads for any target in one command: generates answers, computes hidden states, trains, writes "
+        f"a model card",
         pipeline_options(kind),
         partial(run_pipeline, kind),
     )

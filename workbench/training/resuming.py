@@ -114,8 +114,8 @@ def _check_recorded_settings(checkpoint: Path, settings: Mapping[str, str], old_
     if changed:
         old_values = ", ".join(f"{name}={recorded[name]}" for name in changed)
         raise ParameterError(
-            f"The checkpoint {checkpoint} was trained with {old_values}.",
-            "Use the same settings to continue; resume=false starts again and moves the old checkpoint aside.",
+            f"The checkpoint {checkpoint} was trained with other settings: {old_values}.",
+            "Use the same settings to continue; resume=false starts over and moves the old checkpoint aside.",
         )
 
 

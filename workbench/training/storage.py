@@ -49,7 +49,8 @@ def compare_answers(before: Path, after: Path, n: int) -> dict[str, Any]:
         first, second = (list(_masked_answers(folder, n)) for folder in (before, after))
     else:
         raise ModelError(
-            f"There are no problems for {before}.", "Leave out --measure, or give a draft model or a head."
+            f"There are no test problems for the kind of model in {before}.",
+            "Leave out --measure, or give a draft model or a head.",
         )
     pairs = list(zip(first, second, strict=True))
     return {

@@ -108,7 +108,7 @@ def problems(groups: Sequence[str], count: int, seed: int, held_out: bool) -> li
     """
     for group in groups:
         if group not in TASKS:
-            raise ParameterError(f"There is no task {group!r}.", f"Use one of: {', '.join(TASKS)}.")
+            raise ParameterError(f"The option names the unknown task {group!r}.", f"Use one of: {', '.join(TASKS)}.")
     return [i for group in groups for i in islice(TASKS[group].stream(seed, held_out=held_out), count)]
 
 
@@ -130,7 +130,9 @@ def find_swaps(
         ParameterError: there is no draft model.
     """
     if models.drafter is None:
-        raise ParameterError(f"There is no draft model: {models.drafter_problem}", "Set drafter to a draft model.")
+        raise ParameterError(
+            f"Judge training needs a draft model: {models.drafter_problem}", "Set the option drafter to a draft model."
+        )
     engine = Engine(models, max_sequences=rows, record=False)
     searches = [_Search(instance, encode_message(models.tokenizer, instance.prompt)) for instance in instances]
     answers = _generate_continuations(engine, [(search.prompt_ids, tokens) for search in searches])
@@ -161,7 +163,7 @@ def find_swaps(
             if is_same:
                 search.answer, search.best = text, []
         running = [search for search, _ in mismatches]
-        report(f"judge: {sum(map(len, swaps.values())):,} swaps, {len(running):,} problems left")
+        report(f"judge: {sum(map(len, swaps.values())):,} token replacements tested, {len(running):,} problems left")
     return list(swaps.values())
 
 

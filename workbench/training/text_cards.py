@@ -84,7 +84,7 @@ def _drafter(model: TrainedModel, results: Figures, hardware: str) -> str:
         + training_runs(model.figures, hardware)
         + "\n## Greedy acceptance\n\nShare of the tokens of the target's greedy continuations, held-out prompts, at"
         f" which the drafter's most probable token is the target's.\n\n{table(['task', 'acceptance'], rows)}"
-        "\n\nTrained to draft for `text-target`; its own text is poor.\n"
+        "\n\nThis model was trained to draft for `text-target`; used alone, it writes poor text.\n"
     )
 
 

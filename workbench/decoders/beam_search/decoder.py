@@ -41,11 +41,13 @@ class BeamSearch(DecoderParams):
     needs: ClassVar[tuple[str, ...]] = ("trees",)
     keeps_greedy: ClassVar[bool] = False
 
-    beams: int = param(4, ge=1, le=16, doc="number of candidates that are extended in each round")
+    beams: int = param(4, ge=1, le=16, doc="number of candidate texts (beams) that are extended in each round")
     length_penalty: float = param(
-        1.0, ge=-2.0, le=4.0, doc="exponent of the length that divides a finished candidate's log-probability"
+        1.0, ge=-2.0, le=4.0, doc="exponent of a finished candidate's length, by which its log-probability is divided"
     )
-    stop_rule: str = param(HEURISTIC, choices=STOP_RULES, doc="rule for ending the search while candidates still run")
+    stop_rule: str = param(
+        HEURISTIC, choices=STOP_RULES, doc="rule for ending the search while candidates are still unfinished"
+    )
 
     def decoder(self, context: EngineContext) -> Decoder:
         """Create the decoder that runs the beam searches of all sequences in an engine."""

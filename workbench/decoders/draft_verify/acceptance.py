@@ -247,9 +247,10 @@ def accept(
         and tree.sampling not in siblings_of(sequence.drafter, sequence.state.plan.tree_builder)
     ):
         raise WorkbenchError(
-            f"{type(sequence.drafter).__name__} drafted siblings of kind {tree.sampling.value}, but does not "
-            "declare it.",
-            "Declare it in `siblings` of the drafter or tree builder: it determines which rules are exact.",
+            f"{type(sequence.drafter).__name__} drafted sibling tokens with the sampling method "
+            f"{tree.sampling.value}, which the drafter does not declare.",
+            "Declare the sampling method in `siblings` of the drafter or tree builder, since it determines "
+            "which verifiers are exact.",
         )
     raw, histories = logits, list[Tensor]()
     if sampling.needs_history:

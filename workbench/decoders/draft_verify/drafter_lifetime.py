@@ -53,9 +53,9 @@ def levels_left(sequence: Sequence) -> int:
 def _too_short(models: Models) -> str:
     assert models.draft_model is not None
     return (
-        f"{models.draft_model_name} has {models.draft_model.context} positions, and the text has filled them: "
-        "nothing more is drafted, and every round is plain decoding. Choose a draft model with a longer context, or a "
-        "method without one."
+        f"{models.draft_model_name} has a context of {models.draft_model.context} tokens, which the text has "
+        f"filled. From here on nothing is drafted, and every round is plain decoding. Choose a draft model with "
+        f"a longer context, or a method without a draft model."
     )
 
 
@@ -131,7 +131,10 @@ def _learns(sequence: Sequence, observing: ObservingDrafter, outcome: RoundFeedb
         with convert_panics(), _own_state(sequence, observing):
             observing.drafter.observe(sequence, outcome)
     except Exception:
-        log.exception("%s no longer receives feedback", type(observing.drafter).__name__)
+        log.exception(
+            "The drafter %s failed while processing a round's feedback and receives no further feedback",
+            type(observing.drafter).__name__,
+        )
         return False
     return True
 
@@ -153,7 +156,7 @@ def _release(sequence: Sequence, observing: ObservingDrafter) -> None:
         with _own_state(sequence, observing):
             observing.drafter.release(sequence, observing.models)
     except Exception:
-        log.exception("%s could not release its resources", type(observing.drafter).__name__)
+        log.exception("The drafter %s could not release its resources", type(observing.drafter).__name__)
 
 
 @contextmanager

@@ -62,14 +62,14 @@ def explain(
     tokens = [e.token for r in rounds for e in r.emitted]
     if request.image_inputs is None or not tokens:
         raise PromptError(
-            "There is nothing to explain: the run has no images."
+            "Attribution maps explain image input, and this run has no images."
             if request.image_inputs is None
-            else "There is no token to attribute yet.",
+            else "The run has no generated token yet for which an attribution map could be computed.",
             "Start a run with an image." if request.image_inputs is None else "Try again in a moment.",
         )
     if request.image_inputs["input_ids"].shape[1] + len(tokens) > LONGEST:
         raise CapacityError(
-            f"The text is too long for attribution maps; at most {LONGEST} positions.", "Use a shorter run."
+            f"The text is too long for attribution maps, which cover at most {LONGEST} positions.", "Use a shorter run."
         )
     image_token = image_token_id(models.target.model.config)
     if image_token in tokens:

@@ -113,7 +113,9 @@ class InspectableState(ABC):
         Raises:
             MethodUnavailableError: this kind of state cannot be saved.
         """
-        raise MethodUnavailableError(f"The {self.title.lower()} cannot be saved.", "This state is already on disk.")
+        raise MethodUnavailableError(
+            f"The {self.title.lower()} cannot be saved.", "This state is always on disk; no copy is needed."
+        )
 
     def merge(self, arrays: Arrays, vocabulary: int) -> None:
         """Merge a saved state (arrays from `pack`) into this state.
@@ -126,7 +128,7 @@ class InspectableState(ABC):
             ModelError: the arrays are invalid.
         """
         raise MethodUnavailableError(
-            f"The {self.title.lower()} cannot be loaded.", "Give the folder of this state instead."
+            f"The {self.title.lower()} cannot be loaded.", "Set the folder of this state before the run instead."
         )
 
     def clear(self) -> None:
@@ -145,7 +147,7 @@ MOST_BYTES = 8 << 20
 
 The largest tables for the bundled targets take a quarter of that.
 """
-BROKEN = "Give a file that this program saved."
+BROKEN = "Give a state file that the workbench saved."
 
 
 def check_array(
@@ -169,14 +171,14 @@ def check_array(
     """
     array = arrays.get(name)
     if array is None:
-        raise ModelError(f"The file is broken: {name} is missing in it.", BROKEN)
+        raise ModelError(f"The state file is damaged: the array {name} is missing.", BROKEN)
     dtype = np.float64 if array.dtype.kind == "f" else np.int64
     fits = array.ndim == len(shape) and all(w is None or w == n for w, n in zip(shape, array.shape, strict=True))
     if not fits or array.dtype.kind not in ("iu" if whole else "fiu"):
-        raise ModelError(f"The file is broken: {name} has another shape or dtype than expected.", BROKEN)
+        raise ModelError(f"The state file is damaged: the array {name} has an unexpected shape or dtype.", BROKEN)
     array = array.astype(dtype)
     if array.size and not (np.isfinite(array).all() and array.min() >= low and array.max() < high):
-        raise ModelError(f"The file is broken: {name} contains invalid numbers.", BROKEN)
+        raise ModelError(f"The state file is damaged: the array {name} contains invalid numbers.", BROKEN)
     return array
 
 

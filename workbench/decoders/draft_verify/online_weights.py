@@ -129,7 +129,7 @@ class TrainedState(InspectableState, Generic[_L]):
 
     def __init__(self, trainable: _L, shared: bool) -> None:
         self.trainable, self.shared = trainable, shared
-        self.title = f"Changes of the {trainable.label} by online training"
+        self.title = f"Changes of the {trainable.label}'s weights by online training"
 
     def summarise(self, n: int) -> StateSummary:
         """Return a summary of the trained weights: their size, and the weights that training has changed most."""
@@ -137,7 +137,12 @@ class TrainedState(InspectableState, Generic[_L]):
         changes = sorted(weights.relative_changes().items(), key=lambda item: -item[1])[:n]
         top = [StateEntry((), (), 100 * share, name) for name, share in changes if share]
         return StateSummary(
-            weights.n_steps, MAX_STEPS, weights.n_bytes, weights.most_bytes, "change, in percent of its norm", top
+            weights.n_steps,
+            MAX_STEPS,
+            weights.n_bytes,
+            weights.most_bytes,
+            "change of a weight matrix, in percent of its norm",
+            top,
         )
 
     def pack(self) -> Arrays:
@@ -154,8 +159,8 @@ class TrainedState(InspectableState, Generic[_L]):
         )
         if not weights.matches(digits):
             raise ModelError(
-                f"The file is broken, or belongs to another {weights.label}.",
-                f"Use the {weights.label} for which it was saved, or start without the file.",
+                f"The file of weight changes is damaged, or belongs to another {weights.label}.",
+                f"Use the {weights.label} for which the file was saved, or start without the file.",
             )
         n_steps = int(check_array(arrays, STEPS_KEY, (1,), 0, MAX_STEPS, whole=True)[0])
         shapes = {name: tuple(weight.shape) for name, weight, _ in weights.pairs()}

@@ -92,7 +92,7 @@ def _apply_image_change(sequence: Sequence, target: Runner, change: ImageChange)
         PromptError: the prompt has no images. Nothing is changed.
     """
     if sequence.image_inputs is None:
-        raise PromptError("This run has no images to change.", "Start a run with images.")
+        raise PromptError("This run has no images that could be changed.", "Start a run with images.")
     sequence.pil_images = change.pil_images
     changes = sequence.request.image_changes
     changes[:] = [(n, old) for n, old in changes if n < sequence.n_new or old.receiver != change.receiver] + [

@@ -446,7 +446,7 @@ class DistributionDrafter(Drafter):
         builder = plan.tree_builder or self.default_tree_builder
         if builder is None:
             raise WorkbenchError(
-                f"{type(self).__name__} yields distributions, but its method names no tree builder.",
+                f"The drafter {type(self).__name__} yields distributions, but its method names no tree builder.",
                 "Name tree builders in the method (`tree_builders`): see workbench/methods/tree_builders.",
             )
         if (tree := self.begin(sequence)) is None:

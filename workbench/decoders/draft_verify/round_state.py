@@ -220,8 +220,9 @@ class RoundState:
             return
         if self.has_invalid_token is not None and bool(self.has_invalid_token):
             raise WorkbenchError(
-                f"{type(self.sequence.drafter).__name__} drafted or probed a token id that the target does not have.",
-                f"Use numbers from 0 to {target.vocab_size - 1}.",
+                f"The drafter {type(self.sequence.drafter).__name__} used a token id outside the target's "
+                f"vocabulary, in a draft or a probe.",
+                f"Use token ids from 0 to {target.vocab_size - 1}.",
             )
         raise NumericalError(
             "The target returned NaN instead of probabilities.",

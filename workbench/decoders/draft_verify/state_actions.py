@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 SHOWN = 12
 """Number of top entries of a drafter's state that are shown."""
-AFTER = "Choose a drafter with a table: prompt-lookup, suffix, token-recycling, lookahead-trie, …."
+AFTER = "Choose a method that drafts from a table, such as prompt-lookup, suffix, token-recycling or lookahead-trie."
 MATCHED = "matched tokens"
 """Name of a signal in a round's trace: how many tokens at the text's end matched the entry used for the draft."""
 
@@ -35,7 +35,9 @@ MATCHED = "matched tokens"
 def _state(sequence: Sequence) -> InspectableState:
     state = inspectable_state_of(drafter_state(sequence))
     if state is None:
-        raise MethodUnavailableError(f"{sequence.configured_method.method.title} has no state of this kind.", AFTER)
+        raise MethodUnavailableError(
+            f"{sequence.configured_method.method.title} has no drafter state that can be inspected or saved.", AFTER
+        )
     return state
 
 
@@ -51,7 +53,7 @@ def inspect_state(sequence: Sequence, token_text: TokenText) -> dict[str, Any]:
     """
     state = inspectable_state_of(drafter_state(sequence))
     if state is None:
-        return {"kind": "", "why": f"{sequence.configured_method.method.title} has no state to show."}
+        return {"kind": "", "why": f"{sequence.configured_method.method.title} has no drafter state to show."}
     summary, memory = state.summarise(SHOWN), sequence.drafter.state_key()
 
     def text(tokens: abc.Sequence[int]) -> str:
@@ -134,7 +136,9 @@ def reset(sequence: Sequence) -> None:
     """
     state = _state(sequence)
     if sequence.drafter.state_key() is None:
-        raise MethodUnavailableError(f"The {state.title.lower()} is read-only.", AFTER)
+        raise MethodUnavailableError(
+            f"The {state.title.lower()} of this drafter is read-only, so it cannot be changed.", AFTER
+        )
     state.clear()
     release_drafter(sequence)
     state.clear()  # again, because `release` may have added the sequence's own entries to it

@@ -54,16 +54,19 @@ class StateFile:
             ModelError: the state was saved by another drafter.
         """
         if self.kind != kind:
-            raise ModelError(f"This file contains the state of {self.kind}; the run drafts with {kind}.", SAME)
+            raise ModelError(
+                f"This state file belongs to the drafter {self.kind}, but the run drafts with {kind}.", SAME
+            )
         if self.tokenizer != hash_of(models):
             raise TokenizerMismatchError(
-                f"This file was saved with the tokenizer of {self.target or 'another model'}: its ids mean other "
-                f"tokens to {models.target_name or 'this target'}.",
+                f"This state file was saved with the tokenizer of {self.target or 'another model'}: its token ids "
+                f"stand for other tokens in {models.target_name or 'this target'}.",
                 SAME,
             )
         if self.target != models.target_name:
             raise TokenizerMismatchError(
-                f"This file was saved for {self.target}: {models.target_name} continues the same text differently.",
+                f"This state file was saved for {self.target}, and {models.target_name} continues the same text "
+                f"differently.",
                 SAME,
             )
 
@@ -94,7 +97,9 @@ def to_bytes(kind: str, arrays: Arrays, models: Models) -> bytes:
     }  # fmt: skip
     data = save(contiguous, head)
     if len(data) > MOST_BYTES:
-        raise CapacityError(f"The state takes {len(data) >> 20} MiB, more than the limit of {MOST_BYTES >> 20}.")
+        raise CapacityError(
+            f"The drafter's state takes {len(data) >> 20} MiB, more than the limit of {MOST_BYTES >> 20} MiB."
+        )
     return data
 
 
@@ -106,17 +111,19 @@ def from_bytes(data: bytes) -> StateFile:
         ModelError: the file has another format or version, is truncated, or its checksum differs.
     """
     if len(data) > MOST_BYTES:
-        raise CapacityError(f"The file has more than {MOST_BYTES >> 20} MiB: no drafter state is that large.", BROKEN)
+        raise CapacityError(
+            f"The file has more than {MOST_BYTES >> 20} MiB, the size limit of a drafter's state.", BROKEN
+        )
     head = _head(data)
     if (head.get("format"), head.get("version")) != (FORMAT, VERSION):
-        raise ModelError("The file has no drafter state of this version, according to its header.", BROKEN)
+        raise ModelError("The file's header names no drafter state in the format of this version.", BROKEN)
     try:
         with convert_panics():
             arrays = load(data)
     except Exception:
-        raise ModelError("The file is broken: it is truncated, or is not safetensors.", BROKEN) from None
+        raise ModelError("The state file is damaged: it is truncated, or not a safetensors file.", BROKEN) from None
     if head.get("sha256") != _sum_of(arrays):
-        raise ModelError("The file is broken: its contents differ from those that were saved.", BROKEN)
+        raise ModelError("The state file is damaged: its contents do not match its checksum.", BROKEN)
     return StateFile(head.get("kind", ""), head.get("tokenizer", ""), head.get("target", ""), arrays)
 
 
@@ -129,7 +136,9 @@ def _head(data: bytes) -> Mapping[str, str]:
         metadata = json.loads(data[8 : 8 + n]).get("__metadata__", {})
         return {str(name): str(value) for name, value in metadata.items()}
     except (ValueError, AttributeError, RecursionError):
-        raise ModelError("The file is not a drafter state: it is not safetensors, or is truncated.", BROKEN) from None
+        raise ModelError(
+            "The file contains no drafter state: it is not a safetensors file, or is truncated.", BROKEN
+        ) from None
 
 
 def _sum_of(arrays: Arrays) -> str:

@@ -209,7 +209,8 @@ class PartialTree:
         The arguments are those of `superpose`.
         """
         raise MethodUnavailableError(
-            f"{self.source} drafts from tokens, not from embeddings: it cannot process several tokens as one.",
+            f"The drafter {self.source} drafts from tokens, not from embeddings, so it cannot process a "
+            f"superposition of several tokens.",
             "Choose another tree builder, or a method with a draft model.",
         )
 

@@ -63,7 +63,9 @@ class VerificationInput:
         if len(tree) == 0 and probes is None:
             return Segment(sequence.cache_slot, root)
         if len(tree) >= SCRATCH:
-            raise CapacityError(f"A draft of {len(tree)} nodes is too large.", f"Draft at most {SCRATCH - 1}.")
+            raise CapacityError(
+                f"A draft of {len(tree)} nodes is too large.", f"Draft at most {SCRATCH - 1} nodes per round."
+            )
         tokens = torch.cat([root, tree.tokens])
         states = None if self.exits is None else self.exits.states
         if probes is None and tree.fanout <= 1:
@@ -161,7 +163,8 @@ def build_input(sequence: Sequence, tree: DraftTree, models: Models) -> Verifica
             )
         if len(probes) > room or probes.max_depth > farthest:
             sequence.add_warning(
-                f"The cache had no room for the {len(probes)} probe tokens of {probes.source or part} in some rounds."
+                f"In some rounds the KV cache had no room for the {len(probes)} probe tokens of "
+                f"{probes.source or part}."
             )
             continue
         accepted[part] = probes

@@ -39,10 +39,12 @@ class MaskedDiffusion(DecoderParams):
     needs: ClassVar[tuple[str, ...]] = (MASKED_LM,)
     keeps_greedy: ClassVar[bool] = False
 
-    block: int = param(64, ge=1, le=512, doc="positions per block; blocks are filled from left to right")
-    per_round: int = param(1, ge=1, le=64, doc="positions that are filled in a round")
+    block: int = param(64, ge=1, le=512, doc="number of positions per block; blocks are filled from left to right")
+    per_round: int = param(1, ge=1, le=64, doc="number of masked positions that are filled in each round")
     rule: str = param(
-        CONFIDENCE, choices=(CONFIDENCE, RANDOM), doc="which positions are filled: the most probable, or random ones"
+        CONFIDENCE,
+        choices=(CONFIDENCE, RANDOM),
+        doc="positions to fill first: those with the most probable tokens, or random positions",
     )
 
     def decoder(self, context: EngineContext) -> Decoder:

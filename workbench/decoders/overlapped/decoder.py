@@ -143,7 +143,7 @@ class OverlappedDecoder(DraftVerify):
                 with torch.inference_mode():  # inference mode is set per thread
                     self.ahead[id(sequence)] = draft_ahead(r)
             except Exception:
-                log.exception("nothing could be drafted ahead")
+                log.exception("no token could be drafted ahead during verification")
             sequence.report.other_work.append(("draft", start, self.clock.mark(), LANE))
             assert r.drafting is not None
             assert sequence.models.drafter is not None

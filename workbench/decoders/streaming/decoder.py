@@ -32,8 +32,10 @@ class Streaming(DecoderParams):
     keeps_greedy: ClassVar[bool] = False
     is_unbounded: ClassVar[bool] = True
 
-    sinks: int = param(4, ge=0, le=64, doc="number of first tokens whose cache entries stay")
-    window: int = param(128, ge=8, le=4096, doc="number of newest tokens whose cache entries stay")
+    sinks: int = param(
+        4, ge=0, le=64, doc="number of tokens at the start of the text that stay in the KV cache (attention sinks)"
+    )
+    window: int = param(128, ge=8, le=4096, doc="number of newest tokens that stay in the KV cache")
 
     def decoder(self, context: EngineContext) -> Decoder:
         """Create the decoder that runs all sequences with a streaming KV cache."""
@@ -66,8 +68,8 @@ class StreamingDecoder(OnePassDecoder):
         window, wanted = self._window(sequence), self._params(sequence).window
         if window < wanted:
             sequence.add_warning(
-                f"The window was cut from {wanted} to {window} tokens: sinks and two windows must fit the context of "
-                f"{self.models.target.context} tokens."
+                f"The window was cut from {wanted} to {window} tokens, because the attention sinks and two "
+                f"windows must fit into the context of {self.models.target.context} tokens."
             )
 
     def _set_retention(self, sequence: Sequence) -> None:
@@ -115,7 +117,7 @@ class StreamingDecoder(OnePassDecoder):
             raise MethodUnavailableError(
                 f"The text has {len(sequence.committed)} tokens, more than the context of {target.context}, which "
                 "only a streaming KV cache can continue.",
-                "Keep the method, or start a new run.",
+                "Keep the current method, or start a new run.",
             )
         slot.retention = None
         target.rewind(slot, 0)

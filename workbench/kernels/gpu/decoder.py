@@ -142,7 +142,7 @@ def why_unsupported(model: PreTrainedModel) -> str:
     for layer in trunk.get_submodule("layers").children():
         attention: Any = layer.get_submodule("self_attn")
         if attention.head_dim not in HEAD_SIZES:
-            return f"its attention heads have {attention.head_dim} values, which is no power of two"
+            return f"its attention heads have size {attention.head_dim}, which the kernels do not support"
     return ""
 
 

@@ -83,7 +83,7 @@ def _sizes(checkpoint: Checkpoint, target: HeadRequirements) -> Iterator[CheckRe
     facts, intended_target = checkpoint.facts, f" ({checkpoint.verifier})" if checkpoint.verifier else ""
     n_in = facts.get("target_hidden_size", facts["hidden_size"])
     if n_in == target.hidden_size:
-        yield CheckResult("hidden size", True, f"{n_in:,}, as the target's")
+        yield CheckResult("hidden size", True, f"{n_in:,}, equal to the target's")
     else:
         yield CheckResult(
             "hidden size",
@@ -96,7 +96,7 @@ def _sizes(checkpoint: Checkpoint, target: HeadRequirements) -> Iterator[CheckRe
                                        f"{target.hidden_size:,}")  # fmt: skip
     vocab = facts["vocab_size"]
     if vocab == target.vocab_size:
-        yield CheckResult("vocabulary", True, f"{vocab:,} tokens, as the target's")
+        yield CheckResult("vocabulary", True, f"{vocab:,} tokens, equal to the target's")
     else:
         yield CheckResult(
             "vocabulary",
@@ -104,7 +104,9 @@ def _sizes(checkpoint: Checkpoint, target: HeadRequirements) -> Iterator[CheckRe
             f"it is for a target of {vocab:,} tokens{intended_target}; this target has {target.vocab_size:,}",
         )
     if checkpoint.draft_tokens is not None:
-        yield CheckResult("draft vocabulary", None, f"{len(checkpoint.draft_tokens):,} of the target's tokens")
+        yield CheckResult(
+            "draft vocabulary", None, f"the heads propose {len(checkpoint.draft_tokens):,} of the target's tokens"
+        )
 
 
 def _taps(checkpoint: Checkpoint, target: HeadRequirements) -> Iterator[CheckResult]:
@@ -117,15 +119,15 @@ def _taps(checkpoint: Checkpoint, target: HeadRequirements) -> Iterator[CheckRes
         yield CheckResult(
             "layers",
             False,
-            f"it reads the inputs of layers {names}, but the target has {n}; it is for a "
-            f"target of {max(taps) + 1} layers or more",
+            f"the head reads the inputs of layers {names}, but the target has only {n} layers; the head is for "
+            f"a target of at least {max(taps) + 1} layers",
         )
     elif sorted(set(taps)) != list(taps):
         yield CheckResult(
             "layers",
             False,
-            f"its config.json lists no layers, and the default ones (2, L/2, L - 3) are {names} of {n}: they are not "
-            "increasing; the target needs 7 layers or more",
+            f"the head's config.json lists no target layers, and the default layers (2, L/2, L - 3) are {names} "
+            f"of {n}, which do not increase; the target needs at least 7 layers",
         )
     else:
         yield CheckResult("layers", True, f"it reads the inputs of layers {names} of the target's {n}")
@@ -169,7 +171,8 @@ def other_embedding(checkpoint: Checkpoint, embedding: torch.Tensor, target: str
     if similarity >= ALIKE:
         return ""
     return (
-        f"{checkpoint.name} ({checkpoint.layout}) has a copy of an embedding that differs from {target}'s (cosine "
-        f"{similarity:.2f}): it was trained for other weights, and its drafts would be rejected. Use the weights of "
+        f"{checkpoint.name} ({checkpoint.layout}) contains a copy of the target's embedding that differs from "
+        f"{target}'s (cosine {similarity:.2f}): the head was trained for other weights, so its drafts would be "
+        f"rejected. Use the weights of "
         f"{checkpoint.verifier or 'the target that it was trained for'}."
     )

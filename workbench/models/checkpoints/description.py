@@ -126,24 +126,24 @@ def match_tensors(
     missing = [part.stored_name for part in parts if part.stored_name not in stored.shapes and not part.optional]
     if missing:
         raise ModelError(
-            f"{stored.folder} has the layout {layout}, but lacks {_some(missing)}.",
-            "Fetch or convert the checkpoint again: all of these tensors are needed.",
+            f"The checkpoint {stored.folder} has the layout {layout}, but lacks the tensors {_some(missing)}.",
+            "Download or convert the checkpoint again: all the missing tensors are needed.",
         )
     for part in parts:
         shape = stored.shapes.get(part.stored_name)
         if shape is not None and shape != part.shape:
             raise ModelError(
-                f"{part.stored_name} in {stored.folder} is {_times(shape)}; its configuration requires "
-                f"{_times(part.shape)}.",
+                f"The tensor {part.stored_name} in {stored.folder} has the shape {_times(shape)}; its "
+                f"configuration requires {_times(part.shape)}.",
                 "Use the config.json that the heads were trained with.",
             )
     expected = {part.stored_name for part in parts} | set(unread)
     unknown = [name for name in sorted(stored.shapes) if name not in expected and not name.endswith(COMPUTED)]
     if unknown:
         raise ModelError(
-            f"{stored.folder} has the layout {layout}, but also the unknown tensors {_some(unknown)}; without them, "
-            "drafts would be wrong.",
-            "Use heads of the published layout.",
+            f"The checkpoint {stored.folder} has the layout {layout}, but also unknown tensors "
+            f"({_some(unknown)}); ignoring these tensors would make the drafts wrong.",
+            "Use heads whose tensors follow the published layout.",
         )
     return {part.name: part.stored_name for part in parts if part.stored_name in stored.shapes}
 
@@ -215,13 +215,15 @@ def sort_draft_tokens(
             raise ModelError(
                 f"`{what}` in {stored.folder} has token {token:,} at index {index:,}; valid ids are 0 to "
                 f"{vocab_size - 1:,}.",
-                "Fetch the checkpoint again: the map belongs to other heads or is truncated.",
+                "Download the checkpoint again: the map of token ids belongs to other heads or is truncated.",
             )
     order = sorted(range(len(ids)), key=ids.__getitem__)
     tokens = [ids[i] for i in order]
     duplicate = next((a for a, b in pairwise(tokens) if a == b), None)
     if duplicate is not None:
-        raise ModelError(f"`{what}` in {stored.folder} has token {duplicate:,} twice.", "Fetch the checkpoint again.")
+        raise ModelError(
+            f"`{what}` in {stored.folder} has token {duplicate:,} twice.", "Download the checkpoint again."
+        )
     return tokens, None if order == list(range(len(ids))) else order
 
 

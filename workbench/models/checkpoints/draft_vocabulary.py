@@ -37,12 +37,12 @@ def draft_vocabulary(stored: CheckpointFiles, vocab_size: int) -> DraftTokens:
         if mask.shape != (vocab_size,):
             raise ModelError(
                 f"`t2d` in {stored.folder} has {mask.size:,} tokens; the vocabulary has {vocab_size:,}.",
-                "Fetch the checkpoint again: the map belongs to other heads.",
+                "Download the checkpoint again: the map of token ids belongs to other heads.",
             )
         if mask.nonzero()[0].tolist() != tokens:
             raise ModelError(
                 f"`d2t` and `t2d` in {stored.folder} have different tokens ({len(tokens):,} and {int(mask.sum()):,}).",
-                "Fetch the checkpoint again: one of the two belongs to other heads.",
+                "Download the checkpoint again: one of the two maps belongs to other heads.",
             )
     return tuple(tokens), None if order is None else tuple(order)
 
@@ -70,7 +70,7 @@ def token_map(stored: CheckpointFiles, name: str, vocab_size: int, rows: int) ->
         return tuple(tokens), tuple(tokens)  # full LM heads: rows by token id
     if rows != len(tokens):
         raise ModelError(
-            f"`{name}` in {stored.folder} has {len(tokens):,} tokens, its LM heads have {rows:,}.",
-            "Fetch the checkpoint again.",
+            f"`{name}` in {stored.folder} lists {len(tokens):,} tokens, but the LM heads have {rows:,} rows.",
+            "Download the checkpoint again.",
         )
     return tuple(tokens), None if order is None else tuple(order)

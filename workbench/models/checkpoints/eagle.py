@@ -62,13 +62,13 @@ def read_eagle(stored: CheckpointFiles) -> Checkpoint | None:
     layer = config if layout == SAFEAILAB else config.get("transformer_layer_config")
     if not isinstance(layer, dict):
         raise ModelError(
-            f"The config.json in {stored.folder} has no `transformer_layer_config`.", "Fetch the checkpoint again."
+            f"The config.json in {stored.folder} has no `transformer_layer_config`.", "Download the checkpoint again."
         )
     facts = layer_facts(stored, layer)
     if facts["heads"] * facts["head_size"] != facts["hidden_size"]:
         raise ModelError(
             f"The heads in {stored.folder} are not supported: {facts['heads']} attention heads of size "
-            f"{facts['head_size']} do not make a hidden size of {facts['hidden_size']:,}.",
+            f"{facts['head_size']} do not add up to the hidden size {facts['hidden_size']:,}.",
             "Use other heads.",
         )
     names = OUTSIDE[layout] | {name: LAYER[layout] + inside for name, inside in IN_LAYER.items()}
@@ -143,13 +143,13 @@ def layer_facts(stored: CheckpointFiles, config: Mapping[str, Any]) -> dict[str,
     }
     reason = ""
     if config.get("hidden_act", "silu") != "silu":
-        reason = f"its activation is {config['hidden_act']!r:.30}; silu is supported"
+        reason = f"its activation is {config['hidden_act']!r:.30}; only silu is supported"
     elif heads % facts["kv_heads"]:
         reason = f"its {heads} attention heads cannot share {facts['kv_heads']} key-value heads"
     elif (kind := facts["rope"].get("rope_type", "default")) not in ROPES:
-        reason = f"its positions are of the kind {kind!r:.30}; supported are {', '.join(ROPES)}"
+        reason = f"its RoPE has the type {kind!r:.30}; supported types are {', '.join(ROPES)}"
     elif (layers := config.get("num_hidden_layers", 1)) != 1:
-        reason = f"it has {layers!r:.20} layers; one is supported"
+        reason = f"it has {layers!r:.20} layers; only one layer is supported"
     if reason:
         raise ModelError(f"The heads in {stored.folder} are not supported: {reason}.", "Use other heads.")
     return facts

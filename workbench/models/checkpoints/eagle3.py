@@ -42,7 +42,7 @@ def read_eagle3(stored: CheckpointFiles) -> Checkpoint | None:
     layer = config.get("transformer_layer_config") if is_speculators else config
     if not isinstance(layer, dict):
         raise ModelError(
-            f"The config.json in {stored.folder} has no `transformer_layer_config`.", "Fetch the checkpoint again."
+            f"The config.json in {stored.folder} has no `transformer_layer_config`.", "Download the checkpoint again."
         )
     facts = layer_facts(stored, layer)
     width, head_size = facts["hidden_size"], facts["head_size"]
@@ -59,9 +59,9 @@ def read_eagle3(stored: CheckpointFiles) -> Checkpoint | None:
         )
     if n_proposed != facts["vocab_size"] and "d2t" not in stored.shapes:
         raise ModelError(
-            f"{stored.folder} proposes {n_proposed:,} of {facts['vocab_size']:,} tokens, but lacks `d2t`, the map "
-            "to their ids.",
-            "Fetch the checkpoint again: without the map, the drafted tokens are unknown.",
+            f"The heads in {stored.folder} propose {n_proposed:,} of {facts['vocab_size']:,} tokens, but the file "
+            "lacks `d2t`, the map to the target's token ids.",
+            "Download the checkpoint again: without the map, the drafted tokens are unknown.",
         )
     shapes = layer_shapes(facts, 2 * width) | {
         "fuse.weight": (width, n_taps * target),
@@ -82,8 +82,8 @@ def read_eagle3(stored: CheckpointFiles) -> Checkpoint | None:
     tensor_names = match_tensors(stored, layout, parts, unread)
     if "d2t" in stored.shapes and stored.shapes["d2t"] != (n_proposed,):
         raise ModelError(
-            f"`d2t` in {stored.folder} maps {stored.shapes['d2t'][0]:,} tokens; its LM head has {n_proposed:,}.",
-            "Fetch the checkpoint again: the map belongs to other heads.",
+            f"`d2t` in {stored.folder} maps {stored.shapes['d2t'][0]:,} tokens; the LM head has {n_proposed:,} rows.",
+            "Download the checkpoint again: the map of token ids belongs to other heads.",
         )
     draft_tokens, order = draft_vocabulary(stored, facts["vocab_size"])
     extra_facts: dict[str, Any] = {

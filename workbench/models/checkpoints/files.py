@@ -87,7 +87,7 @@ def open_checkpoint(place: Path) -> CheckpointFiles:
     if place.suffix in PICKLES and place.is_file():
         raise _pickled(place)
     if not place.exists():
-        raise ModelError(f"There is no {place}.", "Give a folder with config.json and *.safetensors.")
+        raise ModelError(f"There is no file or folder {place}.", "Give a folder with config.json and *.safetensors.")
     folder, single_file = (place, None) if place.is_dir() else (place.parent, place)
     check_files(folder)
     paths = weight_files(folder) if single_file is None else [single_file]
@@ -95,7 +95,7 @@ def open_checkpoint(place: Path) -> CheckpointFiles:
         pickles = [path for path in sorted(folder.iterdir()) if path.suffix in PICKLES]
         if pickles:
             raise _pickled(pickles[0])
-        raise ModelError(f"{folder} has no *.safetensors.", "Give the folder with the weights of the heads.")
+        raise ModelError(f"{folder} contains no *.safetensors file.", "Give the folder with the weights of the heads.")
     shapes: dict[str, tuple[int, ...]] = {}
     files: dict[str, Path] = {}
     for path in paths:
@@ -103,7 +103,8 @@ def open_checkpoint(place: Path) -> CheckpointFiles:
             for name in file.keys():  # noqa: SIM118 (no mapping)
                 if name in files:
                     raise ModelError(
-                        f"{name} is in {files[name].name} and in {path.name}.", "Give the path of the file to use."
+                        f"The tensor {name} is in two files, {files[name].name} and {path.name}.",
+                        "Give the path of the file that should be used.",
                     )
                 shapes[name], files[name] = tuple(file.get_slice(name).get_shape()), path
     return CheckpointFiles(folder, _config(folder), shapes, files)
@@ -118,7 +119,7 @@ def _config(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         config = None
     if not isinstance(config, dict):
-        raise ModelError(f"{path} is damaged: it is not a JSON object.", "Fetch the folder again.")
+        raise ModelError(f"{path} is damaged: it is not a JSON object.", "Download the folder again.")
     return config
 
 
@@ -143,7 +144,7 @@ class _opened:
 
 def _damaged(path: Path, error: BaseException) -> ModelError:
     why = " ".join(str(error).split())[:200]
-    return ModelError(f"{path} is truncated or damaged: {why}", "Fetch the file again.")
+    return ModelError(f"{path} is truncated or damaged: {why}", "Download the file again.")
 
 
 def _pickled(path: Path) -> ModelError:

@@ -32,7 +32,7 @@ def read_hydra(stored: CheckpointFiles) -> Checkpoint | None:
         return None
     if (kind := config.get("hydra_head_arch", "mlp")) not in ("mlp", "prefix-mlp") or not blocks:
         raise ModelError(
-            f"{stored.folder} has Hydra heads of the kind {kind!r:.30}.",
+            f"{stored.folder} has Hydra heads of the unsupported kind {kind!r:.30}.",
             "Heads of kind mlp and prefix-mlp are supported.",
         )
     is_plus = kind == "prefix-mlp"

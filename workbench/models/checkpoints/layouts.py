@@ -31,4 +31,6 @@ def read_checkpoint(place: Path) -> Checkpoint:
             return checkpoint
     kind = stored.config.get("speculators_model_type")
     contents = f"speculators' type {kind!r:.30}" if kind else f"tensors like {', '.join(sorted(stored.shapes)[:3])}"
-    raise ModelError(f"{place} has no heads of a known layout: it has {contents}.", f"Known layouts: {KNOWN}.")
+    raise ModelError(
+        f"{place} has no drafting heads in a known layout: it contains {contents}.", f"Known layouts: {KNOWN}."
+    )

@@ -55,7 +55,9 @@ def _of_fasterdecoding(stored: CheckpointFiles) -> Checkpoint:
     parts += [TensorSpec(f"vocabulary.{k}", name, (vocab_size, width)) for k, name in enumerate(heads) if lm_heads]
     notes = []
     if (config_heads := config.get("medusa_num_heads")) not in (None, n_heads):
-        notes.append(f"its config.json says {config_heads} heads, but the file has {n_heads}, which are used")
+        notes.append(
+            f"its config.json states {config_heads} heads, but the weight file has {n_heads}, and all of these are used"
+        )
     facts: dict[str, Any] = {"hidden_size": width, "vocab_size": vocab_size, "n_heads": n_heads, "n_layers": n_layers}
     tensor_names = match_tensors(stored, FASTERDECODING, parts)
     return Checkpoint(
@@ -74,7 +76,10 @@ def _of_vllm(stored: CheckpointFiles) -> Checkpoint:
     )
     notes = ()
     if (config_heads := read_positive_int(stored, config, "num_heads", "medusa_num_heads", default=n_heads)) != n_heads:
-        notes = (f"its config.json says {config_heads} heads, but the file has {n_heads}, which are used",)
+        notes = (
+            f"its config.json states {config_heads} heads, but the weight file has {n_heads}, and all of "
+            f"these are used",
+        )
     parts = [
         TensorSpec(f"{k}.{j}.{kind}", f"{prefix}blocks.{k}.layers.{j}.{kind}", shape, kind == "bias")
         for k in range(n_heads)
@@ -89,7 +94,8 @@ def _of_vllm(stored: CheckpointFiles) -> Checkpoint:
         if heads[0] not in stored.shapes:
             raise ModelError(
                 f"{stored.folder} has the layout {VLLM}, but lacks {heads[0]}.",
-                "Fetch the checkpoint again, or set `original_lm_head` in its config.json to use the target's LM head.",
+                "Download the checkpoint again, or set `original_lm_head` in its config.json to use the "
+                "target's LM head.",
             )
         rows = stored.shapes[heads[0]][0]
         parts += [TensorSpec(f"vocabulary.{k}", name, (rows, width)) for k, name in enumerate(heads)]
@@ -102,9 +108,9 @@ def _of_vllm(stored: CheckpointFiles) -> Checkpoint:
         )
     elif min(rows, config_rows) != vocab_size:
         raise ModelError(
-            f"{stored.folder} proposes {min(rows, config_rows):,} of {vocab_size:,} tokens, but lacks `token_map`, "
-            "the list of their ids.",
-            "Fetch the checkpoint again: without the list, the drafted tokens are unknown.",
+            f"The heads in {stored.folder} propose {min(rows, config_rows):,} of {vocab_size:,} tokens, but the "
+            f"file lacks `token_map`, the list of the tokens' ids.",
+            "Download the checkpoint again: without the list, the drafted tokens are unknown.",
         )
     facts: dict[str, Any] = {"hidden_size": width, "vocab_size": vocab_size, "n_heads": n_heads, "n_layers": n_layers}
     if (accuracy := _accuracy(config.get("head_accuracy"), n_heads)) is not None:

@@ -95,7 +95,7 @@ def own_heads() -> Iterator[OwnHeads]:
                 raise
             if folder not in _missed:
                 _missed.add(folder)
-                log.warning("Heads cannot be used: %s", error)
+                log.warning("Heads chosen by the user cannot be used: %s", error)
             continue
         yield heads
 

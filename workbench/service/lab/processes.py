@@ -76,7 +76,9 @@ def lock_for_child(file: Path) -> Iterator[tuple[int, ...]]:
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise CapacityError("This run is being trained.", "Wait until the run ends, or stop it.") from None
+                    raise CapacityError(
+                        "This training run is still in progress.", "Wait until the training run ends, or stop the run."
+                    ) from None
                 time.sleep(0.02)
         yield (descriptor,)
     finally:

@@ -90,7 +90,10 @@ def restore_promotions(runs: Sequence[LabRun], prefer_heads: PreferHeads) -> lis
         if folder := promoted_folder(run):
             try:
                 if not _matches_checksum(Path(folder)):
-                    raise WorkbenchError(f"{folder} is gone or damaged.", "Promote the run's head again.")
+                    raise WorkbenchError(
+                        f"The promoted head in {folder} is missing or damaged.",
+                        "Promote the head of the training run again.",
+                    )
                 prefer_heads(folder, True)
                 folders.append(folder)
             except WorkbenchError:
@@ -118,7 +121,7 @@ def _copy_head(run: LabRun, heads: Path, step: int) -> Path:
     head = run.head
     if head is None:
         raise WorkbenchError(
-            "There is no checkpoint of this run yet.", "Wait until training has saved the first checkpoint."
+            "The training run has no checkpoint yet.", "Wait until training has saved the first checkpoint."
         )
     heads.mkdir(parents=True, exist_ok=True)
     for n_retries in (2, 1, 0):
@@ -137,10 +140,10 @@ def _copy_head(run: LabRun, heads: Path, step: int) -> Path:
                 return folder
         time.sleep(0.2 if n_retries else 0.0)  # training may be saving the head now
     raise WorkbenchError(
-        f"The head of step {step} is damaged: its weights do not match their checksum.",
-        "Train a new head: this run is finished."
+        f"The head saved at step {step} is damaged: its weights do not match their checksum.",
+        "Train a new head; this training run is finished and cannot be resumed."
         if run.state == DONE
-        else "Resume the run, or continue training: the next checkpoint replaces it.",
+        else "Resume the training run, or let it continue: the next checkpoint replaces the damaged head.",
     )
 
 

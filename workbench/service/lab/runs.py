@@ -68,7 +68,9 @@ class LabRun:
         with FileLock(self.folder / "note.lock"):  # so that no concurrent change is lost
             request = self.record
             if "damaged" in request:
-                raise WorkbenchError(f"{self.folder / 'run.json'} cannot be read.", "Try again, or delete the run.")
+                raise WorkbenchError(
+                    f"{self.folder / 'run.json'} cannot be read.", "Try again, or delete the training run."
+                )
             write_atomically(self.folder / "run.json", (json.dumps(request | more, indent=1) + "\n").encode())
 
     @property
@@ -224,8 +226,8 @@ class LabRun:
     def _trouble(self, state: str, step: int) -> dict[str, str] | None:
         if state == DAMAGED:
             return {
-                "message": f"The settings of this run cannot be read: {self.folder / 'run.json'}.",
-                "remedy": "Delete the run, or repair that file.",
+                "message": f"The settings of this training run cannot be read from {self.folder / 'run.json'}.",
+                "remedy": "Delete the training run, or repair this file.",
             }
         if state == FAILED:
             message, remedy = self.error
@@ -234,9 +236,10 @@ class LabRun:
             return {
                 "message": f"The training process was killed after step {step}: by a user, by a restart, or by the "
                 "system for lack of memory.",
-                "remedy": "Resume the run: it continues from its last checkpoint."
+                "remedy": "Resume the training run: it continues from its last checkpoint."
                 if self._has_checkpoint
-                else "Resume the run: there is no checkpoint yet, so training starts again with the same answers.",
+                else "Resume the training run: it has no checkpoint yet, so training starts again with the "
+                "answers generated so far.",
             }
         return None
 

@@ -79,7 +79,10 @@ class Lab:
         """
         folder = self.folder / "runs" / run_id if isinstance(run_id, str) and is_id(run_id) else None
         if folder is None or not (folder / "run.json").is_file():
-            raise UnknownNameError("The lab no longer has this run.", "Choose another run, or train a new head.")
+            raise UnknownNameError(
+                "The lab has no training run of this name any more.",
+                "Choose another training run, or train a new head.",
+            )
         self._poll_processes()
         return LabRun(folder)
 
@@ -135,10 +138,14 @@ class Lab:
         """
         run = self.run(run_id)
         if run.state == DAMAGED:
-            raise WorkbenchError("The settings of this run cannot be read.", "Delete this run, and start a new one.")
+            raise WorkbenchError(
+                "The settings of this training run cannot be read.", "Delete this run, and start a new one."
+            )
         with self._locked_without_training():
             if run.state not in RESUMABLE:
-                raise WorkbenchError("This run is finished.", "Start a new run, with a larger budget.")
+                raise WorkbenchError(
+                    "This training run is finished, so it cannot be resumed.", "Start a new run, with a larger budget."
+                )
             run.note(stopped=False)
             self._begin(run)
         return run
@@ -170,7 +177,7 @@ class Lab:
         with self._locked():
             run = self.run(run_id)
             if run.is_training:
-                raise CapacityError("This run is being trained.", "Stop the run first.")
+                raise CapacityError("This training run is still in progress.", "Stop the training run first.")
             if run.folder.is_symlink():
                 run.folder.unlink()
                 return
@@ -252,8 +259,8 @@ class Lab:
         with self._locked():
             if (current := self.training()) is not None:
                 raise CapacityError(
-                    f"A run is being trained: {current.record['head']} for {current.record['target']}.",
-                    "Wait until this run ends, or stop it; it can be resumed later.",
+                    f"Another training run is in progress: {current.record['head']} for {current.record['target']}.",
+                    "Wait until that run ends, or stop it; a stopped run can be resumed later.",
                 )
             yield
 
@@ -303,8 +310,9 @@ class Lab:
         free = shutil.disk_usage(self.folder).free
         if free < n_bytes:
             raise CapacityError(
-                f"The run needs about {n_bytes >> 20:,} MB of disk in {self.folder}; {free >> 20:,} MB are free.",
-                f"Set fewer answer_tokens, delete runs, or choose another folder: {ENV}=FOLDER.",
+                f"The training run needs about {n_bytes >> 20:,} MB of disk space in {self.folder}, where "
+                f"{free >> 20:,} MB are free.",
+                f"Set answer_tokens to a smaller number, delete training runs, or choose another folder: {ENV}=FOLDER.",
             )
 
     def _poll_processes(self) -> None:

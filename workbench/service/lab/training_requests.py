@@ -33,14 +33,20 @@ class Budget:
         25_000,
         ge=200,
         le=5_000_000,
-        doc="number of tokens that the target generates as training data; runs with equal settings share the tokens",
+        doc="number of tokens that the target generates as training data; training runs with equal settings "
+        "share these tokens",
     )
     max_new_tokens: int = param(96, ge=8, le=1024, doc="maximum length of an answer, in tokens")
     per_task: int = param(200, ge=10, le=5000, doc="number of prompts of each kind: copying, editing, code, JSON, …")
     rows: int = param(16, ge=1, le=256, doc="batch size: answers per training step")
-    loss: str = param(OWN, choices=LOSSES, doc="losses and their weights; Medusa has only its own loss")
+    loss: str = param(
+        OWN, choices=LOSSES, doc="training losses and their weights; Medusa heads can only use Medusa's own loss"
+    )
     checkpoint_seconds: float = param(
-        12.0, ge=2.0, le=3600.0, doc="seconds between checkpoints; each checkpoint is evaluated on policy"
+        12.0,
+        ge=2.0,
+        le=3600.0,
+        doc="seconds between checkpoints; each checkpoint is evaluated by decoding held-out prompts with the head",
     )
     seed: int = param(0, ge=0, le=2**31 - 1, doc="seed of the target's answers, the initial weights and the batches")
 

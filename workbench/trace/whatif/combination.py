@@ -59,7 +59,7 @@ def combine(first: Trace, second: Trace) -> Combination:
         ("prompts", first.header.prompt_tokens, second.header.prompt_tokens),
     ):
         if a != b:
-            raise WorkbenchError(f"The two runs have different {field}.", "Combine runs of one target and prompt.")
+            raise WorkbenchError(f"The two runs have different {field}.", "Combine runs of the same target and prompt.")
     common = 0
     for a, b in zip(first.token_ids, second.token_ids, strict=False):
         if a != b:

@@ -94,10 +94,10 @@ class TimeBreakdown:
         if plain is None or predicted is None or measured is None:
             return []
         return [
-            ("formula: constant acceptance rate, verification as expensive as a plain step", predicted),
+            ("formula, with a constant acceptance rate and verification as expensive as a plain step", predicted),
             ("with the measured τ", theory.speedup(self.tau, self.draft_s, plain, 0.0, plain)),
             ("with the measured verification time", theory.speedup(self.tau, self.draft_s, self.verify_s, 0.0, plain)),
-            ("with the overhead: measured", measured),
+            ("with the measured overhead (the measured speed-up)", measured),
         ]
 
     def to_wire(self) -> dict[str, Any]:
@@ -119,7 +119,7 @@ def time_breakdown(trace: Trace, plain: Trace | None = None) -> TimeBreakdown:
     """
     rounds = trace.rounds
     if not any(r.emitted for r in rounds):
-        raise WorkbenchError("The trace has no rounds with tokens.", "Use a run with at least one token.")
+        raise WorkbenchError("The trace has no rounds that emitted tokens.", "Use a run with at least one token.")
     predicted = predict_tau(rounds)
     plain_decoding, plain_from = plain_rounds(trace, plain)
     stalled, timed, base = find_stalls(rounds), exclude_stalled(rounds), exclude_stalled(plain_decoding)
@@ -175,10 +175,11 @@ def plain_rounds(trace: Trace, plain: Trace | None) -> tuple[list[Round], str]:
         ):
             if a != b:
                 raise WorkbenchError(
-                    f"The plain run has another {field} than the run.", "Compare runs of one target and prompt."
+                    f"The plain run and the examined run differ in their {field}.",
+                    "Compare runs of the same target, number format and prompt.",
                 )
         if not metrics.count_emitted(plain.rounds):
-            raise WorkbenchError("The plain run has no tokens.", "Use a run with at least one token.")
+            raise WorkbenchError("The plain run generated no tokens.", "Use a run with at least one token.")
         return plain.rounds, "a plain run of the same prompt"
     undrafted = [r for r in trace.rounds if not len(r.nodes) and r.emitted]
     if len(undrafted) >= LEAST_PLAIN_ROUNDS:

@@ -28,13 +28,13 @@ def explain_speed(
         measured: speed-up over plain decoding from several pairs of runs; a single run is not conclusive.
     """
     if not breakdown.drafted:
-        return ["Nothing was drafted: this is plain decoding."]
+        return ["Nothing was drafted in this run, so it is plain decoding."]
     if breakdown.speedup is None or not breakdown.plain_s or breakdown.measured is None:
         time_parts = ", ".join(f"{name} {1e3 * s:.2f}" for name, s in _parts(breakdown))
         return [
             f"A round takes {1e3 * breakdown.round_s:.2f} ms ({time_parts}) and emits {breakdown.tau:.2f} tokens.",
-            "Its speed-up is unknown, because there is no plain run. Record a plain run of the same prompt and give it "
-            "together with this one.",
+            "The run's speed-up is unknown, because there is no plain run to compare with. Record a plain run "
+            "of the same prompt and give both traces.",
             *_about_stalls(breakdown),
             *_about_lengths(lengths, measured),
         ]
@@ -43,9 +43,9 @@ def explain_speed(
     sentences = [
         _headline(breakdown.measured, measured),
         *_about_stalls(breakdown),
-        f"A round emits {breakdown.tau:.2f} tokens and costs {cost:.2f} plain steps ({time_parts}). It breaks even at "
-        f"{cost:.2f} tokens per round"
-        + (f", {cost - breakdown.tau:.2f} more than it emits." if cost > breakdown.tau else "."),
+        f"A round emits {breakdown.tau:.2f} tokens and takes as long as {cost:.2f} plain decoding steps "
+        f"({time_parts}). To equal plain decoding, a round must emit {cost:.2f} tokens"
+        + (f", {cost - breakdown.tau:.2f} more than in this run." if cost > breakdown.tau else "."),
     ]
     plain_verify = breakdown.plain_verify_s or 0.0
     extra = {
@@ -56,9 +56,9 @@ def explain_speed(
     dearest = max(extra, key=extra.__getitem__)
     if extra[dearest] > SMALL:
         sentences.append(
-            f"The largest extra cost over a plain step is {dearest}: {extra[dearest]:.2f} plain steps per round. "
-            f"Without it the run would be {breakdown.tau / (cost - extra[dearest]):.2f} times as fast as plain "
-            "decoding."
+            f"The largest extra cost of a round over a plain step is {dearest}, which takes "
+            f"{extra[dearest]:.2f} plain steps. Without this cost the run would be "
+            f"{breakdown.tau / (cost - extra[dearest]):.2f} times as fast as plain decoding."
         )
     return [*sentences, *_about_the_formula(breakdown), *_about_lengths(lengths, measured)]
 
@@ -74,8 +74,10 @@ def _about_stalls(found: TimeBreakdown) -> list[str]:
         return []
     which = [f"{found.stalled} of {found.rounds} rounds"] if found.stalled else []
     which += [f"{found.plain_stalled} of the plain run's"] if found.plain_stalled else []
-    rounds = f"{' and '.join(which)} stalled: they took more than {TIMES:.0f} times as long as comparable rounds"
-    return [f"{rounds}, because the machine was busy. The following figures exclude them."]
+    rounds = (
+        f"{' and '.join(which)} stalled: such a round took more than {TIMES:.0f} times as long as comparable rounds"
+    )
+    return [f"{rounds}, because the machine was busy. The following figures exclude the stalled rounds."]
 
 
 def _about_the_formula(found: TimeBreakdown) -> list[str]:
@@ -83,8 +85,8 @@ def _about_the_formula(found: TimeBreakdown) -> list[str]:
     if not steps or found.speedup is None:
         return []
     prediction = (
-        f"The formula predicts {steps[0][1]:.2f} times the speed of plain decoding, from the share of tested depths "
-        f"that were accepted ({found.rate:.0%}) and the drafting time"
+        f"Leviathan's formula predicts {steps[0][1]:.2f} times the speed of plain decoding, from the acceptance "
+        f"rate over tested positions ({found.rate:.0%}) and the drafting time"
     )
     if abs(steps[0][1] / found.speedup - 1) < TELLING:
         return [f"{prediction}, close to the measurement."]
@@ -92,20 +94,26 @@ def _about_the_formula(found: TimeBreakdown) -> list[str]:
         ((after / before, assumption) for (_, before), (assumption, after) in pairwise(steps)),
         key=lambda x: abs(log(x[0])),
     )
-    assumption = assumption.removeprefix("with ").removesuffix(": measured")
-    return [f"{prediction}. The largest correction is {assumption}, which multiplies the speed-up by {factor:.2f}."]
+    assumption = assumption.removeprefix("with ").removesuffix(" (the measured speed-up)")
+    return [
+        f"{prediction}. The largest correction to the prediction is {assumption}, which multiplies the "
+        f"speed-up by {factor:.2f}."
+    ]
 
 
 def _about_lengths(lengths: LengthPredictions | None, measured: Estimate | None) -> list[str]:
     if lengths is None:
         return []
     best, ceiling = lengths.best, f"{lengths.oracle.relative:.2f} times this speed"
-    oracle = f"Drafting exactly the accepted tokens would give {ceiling}, by the run's own mean times"
+    oracle = f"Drafting exactly the accepted tokens would give {ceiling}, as predicted from the run's mean times"
     if best.depth == 0 and best.relative > 1 + SMALL:
         if measured is not None and measured.verdict == SLOWER:
-            return [f"Plain decoding is faster: {1 / measured.value:.2f} times this speed. {oracle}."]
+            return [f"Plain decoding is faster: {1 / measured.value:.2f} times as fast as this method. {oracle}."]
         others = "one run is not conclusive" if measured is None else f"over several pairs, {measured.sentence}"
-        return [f"In this run plain decoding gives {best.relative:.2f} times this speed; {others}. {oracle}."]
+        return [
+            f"In this run, plain decoding would be {best.relative:.2f} times as fast as the recorded "
+            f"rounds; {others}. {oracle}."
+        ]
     if best.relative > 1 + SMALL:
         return [f"Drafts of at most {best.depth} levels would give {best.relative:.2f} times this speed. {oracle}."]
     return [f"No shorter draft would be faster. {oracle}."]

@@ -52,8 +52,8 @@ def card(model: TrainedModel) -> str:
         "## On policy",
         "",
         f"Greedy decoding of {measured['prompts']} held-out prompts, up to {measured['tokens']} tokens each, target in"
-        f" {measured['dtype']}. A position counts in the rounds that reached it; τ is the mean accepted length,"
-        " including the target's own token.",
+        f" {measured['dtype']}. The acceptance rate of a position is over the rounds that reached the position. "
+        f"τ is the mean accepted length, including the token that the target adds in each round.",
     ]
     for name, section in measured.items():
         if isinstance(section, dict):
@@ -76,9 +76,9 @@ def _lm_head_text(net: Figures) -> str:
         return ""
     n_tokens = net["draft_vocab_size"]
     return (
-        f" Its own LM head has {n_tokens:,} tokens."
+        f" The head has an LM head of its own for {n_tokens:,} tokens."
         if n_tokens
-        else " It has no LM head of its own and uses the target's."
+        else " The head has no LM head of its own and uses the target's LM head."
     )
 
 
@@ -108,7 +108,7 @@ def _ranks(config: Figures, agrees: str) -> list[str]:
     if not config.get(RANKED):
         return []
     rows = [(str(k + 1), *(f"{sum(row[:best]):.3f}" for best in BEST)) for k, row in enumerate(config[RANKED])]
-    correct_token = "the token of the text" if "the text has" in agrees else "the target's most probable one"
+    correct_token = "the next token of the text" if "the text has" in agrees else "the target's most probable token"
     caption = (
         "Share of the positions of held-out answers at which one of the most probable tokens of a head is "
         f"{correct_token}:"
@@ -123,7 +123,7 @@ def _lacks_storage_section(config: Figures) -> bool:
 
 def _storage_text(stored: Figures, measured: Figures) -> str:
     """Return a model card's note on how weights are stored, and whether the stored weights were measured."""
-    when = "in this form" if BITS in measured else "before that, with 16 bits"
+    when = "with these stored weights" if BITS in measured else "with 16 bits, before this conversion"
     return (
         f"- **Stored** with {stored['bits']} bits per weight (`workbench heads shrink`), which changed the weights by"
         f" {stored['error']:.2%} of their norm. The figures below were measured {when}."
@@ -133,12 +133,14 @@ def _storage_text(stored: Figures, measured: Figures) -> str:
 def _start_text(before: Figures, average: str | None) -> str:
     """Return a text on the earlier training runs from which a run started, and their share in the final weights."""
     share = float(average or 0)
-    average_note = f" The final weights average these ({share:.0%}) and this run's." if share else ""
+    average_note = (
+        f" The final weights are the average of these weights ({share:.0%}) and those of the last run." if share else ""
+    )
     losses = losses_of(before)
     line = f"- **Started** from finished weights {_run_text(before)}. Losses of that run: {losses}.{average_note}"
     while "begun" in before:
         before = before["begun"]
-        line += f" That run had started from weights {_run_text(before)}."
+        line += f" The earlier run had started from weights {_run_text(before)}."
     return line
 
 
@@ -169,9 +171,9 @@ def _approximate_text(kind: str) -> str:
 
 def _vocabulary(config: Figures, figures: Figures) -> str:
     return (
-        f"- **Vocabulary**: it proposes {len(config[KEY]):,} tokens, the target's most frequent ones (VocabTrim, Goel"
-        f" et al. 2025, arXiv 2506.22694); they make up {figures['covered']:.1%} of the target's tokens in answers to"
-        " held-out prompts."
+        f"- **Vocabulary**: it proposes only {len(config[KEY]):,} tokens, the target's most frequent tokens "
+        f"(VocabTrim, Goel et al. 2025, arXiv 2506.22694); they make up {figures['covered']:.1%} of the target's "
+        "tokens in answers to held-out prompts."
     )
 
 

@@ -168,7 +168,8 @@ def load_teacher(options: Any) -> Teacher:
     assert head is not None
     if fingerprints_differ(facts[WEIGHTS], fingerprint(model)):
         raise ParameterError(
-            f"{options.readings} was computed with other weights than this {name} has.",
+            f"The readings in {options.readings} were computed with other weights than those of {name} on this "
+            f"machine.",
             "Create readings of these weights in another folder: `workbench train readings`.",
         )
     modules = (head, model.get_input_embeddings())
@@ -320,8 +321,8 @@ def _load_start_drafter(folder: Path, teacher: Teacher) -> DrafterInTraining:
     Raises:
         ParameterError: this recipe did not train the drafter for this target.
     """
-    message = f"The model in {folder} is not a drafter that this recipe trained for {teacher.name}."
-    remedy = "Set `begin` to the folder of such a drafter, or leave it out."
+    message = f"The model in {folder} is not a drafter that the recipe chat-drafter trained for {teacher.name}."
+    remedy = "Set `begin` to the folder of such a drafter, or leave `begin` out."
     try:
         config: Any = LlamaConfig.from_pretrained(str(folder), local_files_only=True)
         is_ours = isinstance(getattr(config, KEY, None), list) and getattr(config, "target", None) == teacher.name

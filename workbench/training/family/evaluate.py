@@ -76,11 +76,12 @@ def evaluate_drafters(options: ChatEvaluateOptions, report: Report) -> dict[str,
     for kind, folder in list(folders.items()):
         if not all((folder / f"{file}.json").exists() for file in ("config", "training")):
             del folders[kind]  # it does not exist, or is being trained
-            report(f"{folder.name} is left out: its training has not ended")
+            report(f"the drafter {folder.name} is left out, because its training has not ended")
     if not prompts or not folders:
         raise ParameterError(
-            f"Nothing can be measured: {len(prompts)} held-out prompts, {len(folders)} drafters of {name}.",
-            "Run the recipes answers, readings, and chat-drafter or chat-heads.",
+            f"Nothing can be measured: there are {len(prompts)} held-out prompts and {len(folders)} trained "
+            f"drafters of {name}.",
+            "First run the training recipes answers, readings, and chat-drafter or chat-heads.",
         )
     drafter = str(folders["drafter"]) if "drafter" in folders else None
     models = load_models(options.target, drafter, options.device, options.dtype, strict=drafter is not None)
@@ -129,7 +130,7 @@ def evaluation_settings(kind: str) -> list[Setting]:
 def with_chain_drafts(models: Models) -> Models:
     """Return models whose heads with a static draft tree draft only the most probable token of each level."""
     heads = {
-        kind: HeadInfo(f"{info.name}, one branch", info.folder, info.config | {RANKED: [r[:1] for r in ranked]})
+        kind: HeadInfo(f"{info.name}, chain drafts", info.folder, info.config | {RANKED: [r[:1] for r in ranked]})
         if (ranked := info.config.get(RANKED))
         else info
         for kind, info in models.heads.items()

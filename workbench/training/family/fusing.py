@@ -39,7 +39,9 @@ def choose_capture_layers(options: Any, layers: int) -> tuple[int, ...]:
     try:
         return options.taps or default_capture_layers(layers)
     except ValueError as error:
-        raise ParameterError(f"The head cannot be trained: {error}.", "Use a method that reads one layer.") from None
+        raise ParameterError(
+            f"The head cannot be trained: {error}.", "Use a method whose head reads only one layer of the target."
+        ) from None
 
 
 def check_capture_layers(setup: TrainingSetup) -> tuple[int, ...]:
@@ -52,7 +54,7 @@ def check_capture_layers(setup: TrainingSetup) -> tuple[int, ...]:
     taps = choose_capture_layers(options, setup.teacher.config.num_hidden_layers)
     if missing := [tap for tap in taps if tap not in captured]:
         raise ParameterError(
-            f"{options.readings} has no hidden states of layer {missing[0]}.",
+            f"The readings in {options.readings} contain no hidden states of the target's layer {missing[0]}.",
             f"Create readings with taps={','.join(map(str, taps))} in another folder.",
         )
     return taps

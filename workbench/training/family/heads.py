@@ -59,7 +59,10 @@ def prepare_training(options: ChatHeadOptions, report: Report) -> tuple[ModuleTy
     """
     torch.set_num_threads(options.threads)
     if options.vocabulary < RANKS:
-        raise ParameterError(f"vocabulary={options.vocabulary} is too small to draft from.", f"Use {RANKS} or more.")
+        raise ParameterError(
+            f"A draft vocabulary of {options.vocabulary} tokens (option vocabulary) is too small to draft from.",
+            f"Use {RANKS} tokens or more.",
+        )
     check_begin(options)
     check_loss(options)
     checkpoint = next(iter(options.checkpoints()), None)
@@ -86,7 +89,8 @@ def check_loss(options: ChatHeadOptions) -> None:
     """
     if options.fixed_loss and options.loss:
         raise ParameterError(
-            f"{options.method} has one fixed loss, {options.fixed_loss}, not {options.loss}.", "Leave `loss` out."
+            f"{options.method} heads are always trained with the loss {options.fixed_loss}, not with {options.loss}.",
+            "Leave `loss` out.",
         )
 
 
@@ -101,14 +105,17 @@ def check_begin(options: ChatHeadOptions) -> None:
         return
     if not options.starts_from_eagle:
         kinds = sorted(kind for kind in chat_head_kinds() if options_class(kind).starts_from_eagle)
-        message = f"{options.method} cannot start from a finished head. These can: {', '.join(kinds)}."
+        message = (
+            f"The training of {options.method} heads cannot start from a finished head; the training of "
+            f"{', '.join(kinds)} heads can."
+        )
         raise ParameterError(message, "Leave `begin` out.")
     check_folders_differ(options.begin, options.folder)
     try:
         kind = json.loads((options.begin / "config.json").read_text()).get("workbench_head")
     except (OSError, ValueError, AttributeError) as error:
-        message = f"{options.begin} has no head to start from: {error}"
-        raise ParameterError(message, "Set `begin` to a head's folder.") from None
+        message = f"{options.begin} contains no head from which training could start: {error}"
+        raise ParameterError(message, "Set `begin` to the folder of a trained head.") from None
     if kind != FeatureNet.kind:
         message = f"The head in {options.begin} is of kind {kind}, not {FeatureNet.kind}."
         raise ParameterError(message, f"Use a head of kind {FeatureNet.kind}.")
@@ -124,7 +131,8 @@ def _load_start_layer(folder: Path, teacher: Teacher) -> tuple[FeatureNet, list[
         net, config = load_net(folder)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise ParameterError(
-            f"{folder} has no head to start from: {error}", "Set `begin` to a head's folder."
+            f"{folder} contains no head from which training could start: {error}",
+            "Set `begin` to the folder of a trained head.",
         ) from None
     if fingerprints_differ(config.get(WEIGHTS, ""), teacher.weights):
         message = f"The head in {folder} was trained for other weights of the target."

@@ -168,7 +168,9 @@ def choose_chat_head_options(values: Mapping[str, Any]) -> Any:
         raise UnknownNameError.of("head", kind, kinds)
     cls = options_class(kind)
     if float(values.get("average") or 0) and not hasattr(cls, "average"):
-        message = f"Only {DEFAULT_KIND} can be averaged with the head it starts from, not {kind}."
+        message = (
+            f"Only {DEFAULT_KIND} heads, not {kind} heads, can be averaged with the head from which training starts."
+        )
         raise ParameterError(message, "Leave `average` out.")
     return cls
 
@@ -194,5 +196,5 @@ def combine_options(base: type, classes: Mapping[str, type]) -> type:
         base.__name__,
         [(name, kind, dataclasses.field(default=firsts[name])) for name, kind in types.items()],
         bases=(base,),
-        namespace={"__doc__": "\n".join(["Options by kind of head.", "", "Attributes:", *lines, ""])},
+        namespace={"__doc__": "\n".join(["Training options of each kind of head.", "", "Attributes:", *lines, ""])},
     )

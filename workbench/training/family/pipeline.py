@@ -123,10 +123,11 @@ def run_pipeline(kind: str, options: PipelineOptions, report: Report) -> dict[st
     length = options.minutes if options.steps is None else options.steps
     if length is None or length <= 0:
         raise ParameterError(
-            f"The training length must be above 0, not {length or 0}.", "Set minutes above 0, or steps to at least 1."
+            f"The training must be longer than 0 minutes or steps, but its length is {length or 0}.",
+            "Set minutes above 0, or steps to at least 1.",
         )
     if not options.data.is_dir():
-        report(f"{options.data} does not exist: all prompts come from the generators")
+        report(f"{options.data} does not exist, so all prompts come from the project's own generators")
     config = AutoConfig.from_pretrained(locate(options.target))
     if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING:  # other architectures are checked when they are loaded
         with torch.device("meta"):  # fails before hours of generating answers
@@ -149,14 +150,14 @@ def run_pipeline(kind: str, options: PipelineOptions, report: Report) -> dict[st
     if options.resume:
         check_same_settings(head_options)
     earlier_figures = load_start_figures(head_options.begin)
-    report(f"{kind} for {short_name(options.target)}: 1 of 4, {options.answer_tokens:,} tokens of answers")
+    report(f"{kind} for {short_name(options.target)}: 1 of 4, generating {options.answer_tokens:,} tokens of answers")
     shared: dict[str, Any] = {"dtype": options.dtype, "threads": options.threads, "device": options.device}
     answers_options = AnswersOptions(
         options.target, options.data, work / "answers", options.answer_tokens, max_new_tokens=options.max_new_tokens,
         longest_prompt=options.longest_prompt, per_task=options.per_task, rows=32, seed=options.seed, **shared,
     )  # fmt: skip
     write_answers(answers_options, report)
-    report(f"{kind}: 2 of 4, the target's hidden states over its answers")
+    report(f"{kind}: 2 of 4, computing the target's hidden states over its answers")
     longest = options.longest_prompt + options.max_new_tokens  # so that all generated texts fit
     read_options = ReadingsOptions(
         options.target, work / "answers", head_options.readings, taps, ALL_TOKENS, longest, **shared
@@ -199,7 +200,7 @@ def _check_output_folder(options: ChatHeadOptions) -> None:
     folder = options.folder
     if (folder / "config.json").exists() and not matches_checkpoint(options, "out", "target"):
         raise ParameterError(
-            f"There is a finished head in {folder}, which this run would overwrite.",
+            f"The folder {folder} contains a finished head, which this training run would overwrite.",
             f"Choose another folder with --set out=FOLDER, and draft with --head FOLDER/{folder.name}.",
         )
 
@@ -212,7 +213,10 @@ def _heads(width: int, target_heads: int) -> int:
     """
     n_heads = next((n for n in range(target_heads, 0, -1) if width % (2 * n) == 0), None)
     if n_heads is None:
-        raise ParameterError(f"The target's width {width} is odd, and heads need an even one.", "Use another target.")
+        raise ParameterError(
+            f"The target's hidden size {width} is odd, and drafting heads need an even hidden size.",
+            "Use another target.",
+        )
     return n_heads
 
 

@@ -152,7 +152,7 @@ def make_readings(options: ReadingsOptions, report: Report) -> dict[str, Any]:
     facts["prompts"] = check_answers(options.answers, options.target, allow_text_answers=True)
     if not all(1 <= tap < target.n_layers for tap in options.taps):
         raise ParameterError(
-            f"{models.target_name} does not have the layers {options.taps}.",
+            f"The target {models.target_name} does not have all of the layers {options.taps}.",
             f"Set taps to layers from 1 to {target.n_layers - 1}.",
         )
     readings = _open_readings(options.out, facts)
@@ -238,7 +238,8 @@ def _open_readings(folder: Path, facts: dict[str, Any]) -> Readings:
     if old_facts != facts:
         changed = ", ".join(f"{name}={old_facts.get(name)}" for name in facts if old_facts.get(name) != facts[name])
         raise ParameterError(
-            f"{folder} was created with {changed}.", "Use the same options to continue, or set `out` to another folder."
+            f"The readings in {folder} were created with other settings: {changed}.",
+            "Use the settings of the folder to continue, or set `out` to another folder.",
         )
     write_atomically(path, (json.dumps(facts, indent=1) + "\n").encode())
     for name in ("ids", "features", "rows", *(f"tap-{layer}" for layer in facts["taps"])):

@@ -69,7 +69,7 @@ class DrafterInTraining(nn.Module):
         """
         current = self.weights()
         if current.keys() != weights.keys() or any(current[name].shape != weights[name].shape for name in current):
-            raise ValueError("the weights have other names or shapes")
+            raise ValueError("the weights have other names or shapes than a drafter with a shared embedding")
         with torch.no_grad():
             for name, weight in current.items():
                 weight.copy_(weights[name])

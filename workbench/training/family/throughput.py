@@ -138,8 +138,9 @@ def measure_throughput(options: Any, report: Report) -> dict[str, Any]:
     """
     if get_training_module(options.method) is eagle:
         raise ParameterError(
-            "The throughput of this head cannot be timed: its training loop is shared with vision targets.",
-            "Time another kind of head, such as mtp.",
+            "The training throughput of this kind of head cannot be timed, because its training loop also "
+            "serves vision targets.",
+            "Choose another kind of head, such as mtp.",
         )
     module, setup, _ = prepare_training(options, report)
     timed_setup = TimedSetup(**{f.name: getattr(setup, f.name) for f in dataclasses.fields(setup)})
@@ -152,8 +153,12 @@ def measure_throughput(options: Any, report: Report) -> dict[str, Any]:
     }
     report(
         f"{options.method}: {figures['parameters']:,} parameters, {options.rows} answers per step: "
-        f"{figures['tokens_a_second']:,.0f} tokens/s, {figures['gflops']:.0f} GFLOP/s, {figures['share']:.0%} of this "
-        f"machine's {peak_gflops:.0f} with {options.threads} threads. {describe(figures['machine'])}"
+        f"{figures['tokens_a_second']:,.0f} tokens/s, {figures['gflops']:.0f} GFLOP/s, which is "
+        f"{figures['share']:.0%} of this machine's peak of {peak_gflops:.0f} GFLOP/s with {options.threads} "
+        f"threads. {describe(figures['machine'])}"
     )
-    report("shares of a step's time:  " + ", ".join(f"{name} {share:.0%}" for name, share in figures["shares"].items()))
+    report(
+        "share of a training step's time by phase: "
+        + ", ".join(f"{name} {share:.0%}" for name, share in figures["shares"].items())
+    )
     return figures

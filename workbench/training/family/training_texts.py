@@ -52,14 +52,14 @@ def select_readings(readings: Readings, source: str) -> list[int]:
     """
     if source not in SOURCES:
         raise ParameterError(
-            f"There is no source of training answers made={source!r:.40}.", f"Use one of: {', '.join(SOURCES)}."
+            f"The option made={source!r:.40} names no source of training answers.", f"Use one of: {', '.join(SOURCES)}."
         )
     is_given = readings.rows[:, 4] == TEXT_ANSWER
     rows = [row for row in readings.split_indices(held_out=False) if source == ALL or is_given[row] == (source == TEXT)]
     if not rows:
         flag = " --set given=true" if source == TEXT else ""
         raise ParameterError(
-            f"{readings.folder} has no answers for made={source}.",
+            f"The readings in {readings.folder} contain no answers from the source made={source}.",
             f"Create answers in a separate folder (workbench train answers{flag}), and add their readings to it "
             "(workbench train readings).",
         )

@@ -77,7 +77,7 @@ def shrink(folder: Path, out: Path) -> dict[str, Any]:
         ParameterError: `out` is not empty.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ParameterError(f"{out} is not empty.", "Choose a new folder.")
+        raise ParameterError(f"The output folder {out} is not empty.", "Choose a new folder.")
     config, old_files = config_of(folder), weight_files(folder)
     try:
         check_weights(folder)

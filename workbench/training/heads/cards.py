@@ -16,8 +16,8 @@ def card(model: TrainedModel) -> str:
         f"A feature drafter of one decoder layer for the frozen `{config['target']}`."
         f" {registry.heads()[kind].idea.format(**net)}",
         "",
-        f"- **Shape**: {config['parameters']:,} parameters ({shape}); embedding and LM head are the target's and not"
-        " stored here.",
+        f"- **Shape**: {config['parameters']:,} parameters ({shape}); embedding and LM head are the target's "
+        f"and are not part of these files.",
         f"- **Training**: `workbench train vision-heads --set method={kind}`, on questions about"
         " rendered scenes and on the target's features over the answers. " + " Then ".join(map(_run, runs_of(figures))),
         f"- **Loss**: {config['loss']}; at the end (smoothed): {losses_of(figures)}.",
@@ -33,8 +33,8 @@ def card(model: TrainedModel) -> str:
         "",
         "## Limits",
         "",
-        "It fits this target only, and drafts well only for answers about scenes like those of its training data."
-        " Drafts never change the output.",
+        "The head fits only this target, and drafts well only for answers about scenes like those in its "
+        "training data. Drafts never change the output.",
     ]
     return "\n".join(lines)
 

@@ -123,7 +123,7 @@ class Features:
         """
         candidates = [d for d in self.dialogues if (d.vision is not None) == with_images]
         if not candidates:
-            raise ValueError(f"no dialogues {'with' if with_images else 'without'} images to train on")
+            raise ValueError(f"the training data contain no dialogues {'with' if with_images else 'without'} images")
         rng = random.Random(f"{seed}/{with_images}")
         while True:
             order = sorted(candidates, key=lambda d: (d.kind, len(d.ids) + rng.uniform(-6, 6)))

@@ -45,7 +45,7 @@ HELD_OUT_ROWS = 16
 """Largest number of dialogues in a batch of the evaluation."""
 
 
-OWN, RIGHT = "the target's own answers", "the scenes' right answers"
+OWN, RIGHT = "the target's own answers", "correct answers, computed from the scenes"
 
 
 @dataclass
@@ -195,7 +195,7 @@ def prepare_dialogues(
         for part, dialogues in read_scenes(options, target, tokenizer):
             by_part[part].dialogues += dialogues
             n = sum(len(d.ids) for features in by_part.values() for d in features.dialogues)
-            report(f"features: {n:,} tokens read, {time.monotonic() - start:.0f} s")
+            report(f"features: computed for {n:,} tokens, {time.monotonic() - start:.0f} s")
         for part, path in paths.items():
             by_part[part].save(path)
     loaded = {part: Features.load(path) for part, path in paths.items()}

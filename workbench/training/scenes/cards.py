@@ -137,7 +137,7 @@ def _drafter(model: TrainedModel, results: Figures, hardware: str) -> str:
         _DRAFTERS[model.name].format(parameters=results["parameters"][model.name])
         + training_runs(model.figures, hardware, _COUNTED)
         + _drafter_table(model.figures, results, model.name)
-        + "\nTrained to draft for `vision-target`; its own answers are poor.\n"
+        + "\nThis model was trained to draft for `vision-target`; used alone, it gives poor answers.\n"
     )
 
 

@@ -156,7 +156,10 @@ def write_own_answers(options: VisionDrafterOptions, report: Report, rows: int =
         turns += dialogues
         n_true += sum(map(sum, agrees))
         share = n_true / sum(map(len, turns))
-        report(f"own answers: {len(turns)} of {len(scene_list)} scenes, {share:.0%} right, {clock.seconds:.0f} s")
+        report(
+            f"answers of the target: {len(turns)} of {len(scene_list)} scenes, {share:.0%} correct, "
+            f"{clock.seconds:.0f} s"
+        )
     _write_turns(options.own, turns)
 
 
@@ -165,7 +168,7 @@ def write_right_answers(options: VisionDrafterOptions, report: Report) -> None:
     rng = random.Random(f"truth/{options.seed}")
     turns = [_right_turns(scene, options, rng) for scene in own_scenes(options.own_scenes)]
     _write_turns(options.own, turns)
-    report(f"right answers: {len(turns)} scenes")
+    report(f"correct answers computed: {len(turns)} scenes")
 
 
 def _right_turns(scene: Scene, options: VisionDrafterOptions, rng: random.Random) -> list[ChatTurn]:
