@@ -83,7 +83,8 @@ def drafts(
 
     def drawn(self: RoundState, is_trace_detailed: bool) -> None:
         accept(self, is_trace_detailed)
-        found[-1] = dataclasses.replace(found[-1], accept=self.acceptance_tensors.uniform)
+        uniform = self.acceptance_tensors.uniform
+        found[-1] = dataclasses.replace(found[-1], accept=None if uniform is None else uniform.tolist())
 
     engine, method = Engine(models), registry.get(name)
     asked = [
