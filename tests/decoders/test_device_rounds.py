@@ -125,6 +125,35 @@ def test_replayed_rounds_equal_the_normal_loop(models: Models, method: str, temp
     assert recorder.n_replays >= queue_of(engine).n_launched - 4
 
 
+def test_rounds_around_another_sequences_row_are_not_recorded(models: Models) -> None:
+    """The row between is padding, whose position on the host would be recorded: it could overwrite that text later."""
+    request = make_request("plain")
+    other = Request(PROMPT, registry.get("prompt-lookup"), max_new_tokens=N, stop_at_eos=False)
+    normal = [Engine(models).generate(r) for r in (request, other)]
+    engine = Engine(models, rounds_late=1)
+    recorder = with_replays(engine)
+    traces = engine.generate_all([request, other, request])
+    assert [t.token_ids for t in traces] == [normal[i].token_ids for i in (0, 1, 0)]
+    assert recorder.n_replays == 0
+    assert queue_of(engine).n_launched > 0
+
+
+def test_records_are_dropped_when_weights_move(models: Models) -> None:
+    engine = Engine(models, rounds_late=1)
+    with_replays(engine)
+    replays = queue_of(engine).replays
+    engine.generate(make_request("plain"))
+    assert len(replays) > 0
+    weight = models.target.model.get_input_embeddings().weight
+    weight.data = weight.data.clone()
+    sequence = engine.submit(make_request("plain"))
+    while not sequence.trace.rounds and not len(queue_of(engine)._queues):
+        engine.step()
+    assert len(replays) == 0
+    sequence.cancel()
+    engine.step()
+
+
 @pytest.mark.parametrize("method", ["chain", "sampled"])
 def test_a_batch_is_replayed_together(models: Models, method: str) -> None:
     requests = [make_request(method, sampling=SamplingParams(temperature=0.6), seed=seed) for seed in (1, 2, 3)]

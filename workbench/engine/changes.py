@@ -11,7 +11,7 @@ from workbench.core.panics import convert_panics
 from workbench.core.promise import Promise
 from workbench.engine.decoder import Decoder
 from workbench.engine.method_protocols import ConfiguredMethodProtocol
-from workbench.engine.request import Sequence
+from workbench.engine.request import ENDED, Sequence
 from workbench.engine.settings import Settings, SettingsChange
 
 log = logging.getLogger(__name__)
@@ -27,6 +27,9 @@ def apply_changes(sequence: Sequence, decoder_of: GetDecoder) -> None:
     If a change fails, a warning is reported, and the sequence continues with its old settings.
     """
     if changes := sequence.take_changes():
+        decoder_of(sequence.configured_method).settle(sequence)
+        if sequence.status in ENDED:
+            return
         _apply_each(sequence, decoder_of, changes)
 
 

@@ -174,13 +174,9 @@ class SequenceControls:
 
     @property
     def is_interrupted(self) -> bool:
-        """Return whether the next round does not follow directly: a pause, a delay, a change or an action comes first.
-
-        Decoders then read all queued rounds (`Decoder.settle`).
-        """
+        """Return whether another round may not follow directly, because the run is paused, stepped or slowed down."""
         with self._lock:
-            is_free = self._requested_steps is None and not self._changes and not self.is_suspended
-        return not is_free or self.pace.is_slowed or self.pending_actions.is_waiting
+            return self._requested_steps is not None or self.is_suspended or self.pace.is_slowed
 
     @property
     def is_cancelled(self) -> bool:

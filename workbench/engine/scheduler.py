@@ -203,16 +203,29 @@ class Engine:
             self._end(sequence, CANCELLED, "cancelled")
         worked = self._admit()
         for sequence in list(self.running):
-            if sequence.is_open and sequence.is_interrupted:
-                self._guard(sequence, lambda s=sequence: self._decoder(s.configured_method).settle(s))
-            if sequence.is_open and not sequence.is_suspended:
+            if sequence.is_open and sequence.pending_actions.is_waiting and not sequence.is_suspended:
+                self._settle(sequence)
                 sequence.pending_actions.run(sequence)
         groups: dict[type, list[Sequence]] = {}  # by kind of decoder
-        for sequence in [s for s in self.running if s.is_open and s.take_turn()]:
+        for sequence in self._sequences_with_turn():
             if self._guard(sequence, lambda s=sequence: apply_changes(s, self._decoder)):
                 groups.setdefault(sequence.configured_method.decoder_kind, []).append(sequence)
         stepped = [self._step(self._decoders[kind], group) for kind, group in groups.items()]
         return any(stepped) or worked
+
+    def _sequences_with_turn(self) -> list[Sequence]:
+        """Return the sequences that may have a round now. Read the queued rounds of all others."""
+        turns = list[Sequence]()
+        for sequence in [s for s in self.running if s.is_open]:
+            if sequence.take_turn():
+                turns.append(sequence)
+            else:
+                self._settle(sequence)
+        return turns
+
+    def _settle(self, sequence: Sequence) -> None:
+        """Read the queued rounds of a sequence; its text may end with them."""
+        self._guard(sequence, lambda: self._decoder(sequence.configured_method).settle(sequence))
 
     def _step(self, decoder: Decoder, sequences: list[Sequence]) -> bool:
         """Run one round of the sequences of a decoder; an uncaught error ends only these sequences."""

@@ -171,6 +171,8 @@ class DraftVerify(RoundDecoder[RoundState]):
 
     def finish(self, sequence: Sequence) -> None:
         """Store the drafter's state of an ending sequence if the request asks for it (`keep_drafter_state`)."""
+        if self.queue is not None:
+            self.queue.drop(sequence)
         state_actions.save_final_state(sequence, self.context.token_text)
 
     def close(self, sequence: Sequence) -> None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from workbench.decoders.draft_verify.device_rounds.device_sequence import DeviceSequence
     from workbench.engine.request import Request, Sequence
     from workbench.kernels.device_walk import DevicePath
+    from workbench.kernels.segment import Slot
     from workbench.models.loading import Models
     from workbench.trace.tokens import EmittedToken
 
@@ -314,8 +315,8 @@ class Drafter(Part):
         """
         return False
 
-    def begin_on_device(self, sequence: DeviceSequence, bound: int) -> Hashable:
-        """Prepare the drafter's state for a round on the device. Return the addresses and shapes that drafting reads.
+    def begin_on_device(self, sequence: DeviceSequence, bound: int) -> Slot | None:
+        """Prepare the drafter's state for a round on the device. Return its slot of the draft model's KV cache, if any.
 
         Args:
             sequence: view of the sequence.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections import abc
-from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -184,12 +183,11 @@ class TreeFromModel(DistributionDrafter):
             and slot.length >= len(sequence.committed) - LAST
         )
 
-    def begin_on_device(self, sequence: DeviceSequence, bound: int) -> Hashable:
+    def begin_on_device(self, sequence: DeviceSequence, bound: int) -> Slot:
         """Let the draft model's forward passes read the number of its entries on the device."""
         slot: Slot = sequence.state.drafter.slot
         slot.scratch, slot.on_device = 0, DeviceLength(sequence.on_device.draft_length, bound)
-        assert sequence.models.drafter is not None
-        return slot.index, sequence.models.drafter.cache.addresses()
+        return slot
 
     def commit_on_device(self, sequence: DeviceSequence, path: DevicePath) -> None:
         """Move the entries of accepted nodes behind the committed ones; the last accepted node is read again."""

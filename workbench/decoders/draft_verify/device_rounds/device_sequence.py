@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -118,7 +117,7 @@ class DeviceSequence(Sequence):
 
     def __init__(self, target: Runner) -> None:
         self.on_device = DeviceState.allocate(target)
-        self.key: Hashable = None
+        self.rows, self.key = (-1, -1), None
         self._bound = 0
 
     def attach(self, owner: Sequence, plan: Plan) -> None:
@@ -154,8 +153,11 @@ class DeviceSequence(Sequence):
         """Let the target's length not exceed `bound` before the next round, and set the key of this round."""
         target, slot = self.owner.models.target, self.owner.cache_slot
         self._bound = min(-(-bound // BUCKET) * BUCKET, target.context)
-        drafting = self.owner.drafter.begin_on_device(self, self._bound)
-        self.key = self.state.plan, slot.index, self._bound, target.cache.addresses(), drafting
+        drafter_slot = self.owner.drafter.begin_on_device(self, self._bound)
+        self.rows = slot.index, -1 if drafter_slot is None else drafter_slot.index
+        draft_model = self.owner.models.draft_model
+        caches = target.cache.addresses(), None if draft_model is None else draft_model.cache.addresses()
+        self.key = self.state.plan, self.rows, self._bound, caches
 
     def next_round(self) -> RoundState:
         """Return the next round, whose forward passes read their lengths on the device."""

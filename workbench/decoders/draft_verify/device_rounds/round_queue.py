@@ -26,11 +26,13 @@ from workbench.decoders.draft_verify.round_state import RoundState
 from workbench.engine.decoder import append_round
 from workbench.engine.request import ENDED, FINISHED
 from workbench.engine.round_timing import RoundTimer, Timing
+from workbench.kernels.forward_replay import model_fingerprint
 
 if TYPE_CHECKING:
     from workbench.decoders.draft_verify.parts import Plan
     from workbench.engine.decoder import EngineContext
     from workbench.engine.request import Sequence
+    from workbench.models.loading import Models
     from workbench.models.runner import Runner
 
 
@@ -116,18 +118,18 @@ class RoundQueue:
             return launch(rounds, phases, RoundTimer(clock, rounds))
 
         key, record = self._key(views), None
-        if self.replays is not None:
+        if self.replays is not None and key is not None:
             state = [tensor for view in views for tensor in view.on_device.tensors()]
             record = self.replays.find(key, partial(work, self._unguarded), state)
-        if self.replays is None or record is None:
+        if record is None:
             launched = timings = work(self._phases)
-            if self.replays is not None and len(launched.rounds) == len(views):
+            if self.replays is not None and key is not None and len(launched.rounds) == len(views):
                 self.replays.note(key, launched)
         else:
             started_s, start = time.perf_counter(), clock.mark()
             record.replay()
             launched = record.launch
-            timings = ReplayedLaunch(self.replays.ordinary(key), started_s, start, clock.mark())
+            timings = ReplayedLaunch(record.ordinary, started_s, start, clock.mark())
         owners = [r.sequence.owner for r in launched.rounds] if record is None else sequences
         for i, (r, owner) in enumerate(zip(launched.rounds, owners, strict=True)):
             queued = QueuedRound(r, copy_later(results_of(r)), partial(timings.timing_of, i))
@@ -135,7 +137,14 @@ class RoundQueue:
             self.n_launched += 1
 
     def _key(self, views: abc.Sequence[DeviceSequence]) -> Hashable:
-        """Return all that a round depends on besides numbers on the device."""
+        """Return all that a round depends on besides numbers on the device; None: it must not be recorded.
+
+        If rows of other sequences lie between those of the round, their lengths on the host would be recorded, too.
+        """
+        for column in zip(*(view.rows for view in views), strict=True):
+            rows = [row for row in column if row >= 0]
+            if rows and max(rows) - min(rows) >= len(rows):
+                return None
         return tuple(
             (view.configured_method.name, tuple(sorted(view.configured_method.values.items())), view.sampling,
              id(view.models), id(view.on_device), view.key)
@@ -195,6 +204,8 @@ class RoundQueue:
     def _begin(self, sequence: Sequence) -> DeviceSequence:
         """Return the view of a sequence for its next round, and bound the lengths that it reads from the device."""
         if sequence not in self._views:
+            if self.replays is not None:
+                self.replays.check(id(sequence.models), fingerprints(sequence.models))
             sequence.state.plan = plan = self._plan_of(sequence)
             target = sequence.models.target
             view = self._free.pop() if self._free else DeviceSequence(target)
@@ -204,3 +215,9 @@ class RoundQueue:
         n_unread = len(self._queues.get(sequence, ())) * (view.state.plan.depth + 1)
         view.limit_length(sequence.cache_slot.length + n_unread)
         return view
+
+
+def fingerprints(models: Models) -> list[object]:
+    """Return the addresses of the weights of a run's target and draft model."""
+    runners = [models.target] if models.draft_model is None else [models.target, models.draft_model]
+    return [model_fingerprint(runner.model) for runner in runners]

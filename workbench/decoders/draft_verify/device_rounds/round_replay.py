@@ -38,10 +38,12 @@ class RecordedRound:
 
     Attributes:
         launch: the recorded launch, whose tensors contain the results of the latest replay.
+        ordinary: an earlier launch of the same work, for the durations of its phases.
         replay: function that runs the round again.
     """
 
     launch: Launch
+    ordinary: Launch
     replay: Callable[[], None]
 
 
@@ -61,6 +63,7 @@ class RoundReplays:
 
     def __init__(self, recorder: RoundRecorder, prepare: Callable[[], AbstractContextManager[None]]) -> None:
         self._recorder, self._prepare, self.why_not = recorder, prepare, ""
+        self._fingerprints: dict[Hashable, object] = {}
         self._records: dict[Hashable, RecordedRound] = {}
         self._ordinary: dict[Hashable, Launch] = {}
 
@@ -77,7 +80,7 @@ class RoundReplays:
         """
         record = self._records.pop(key, None)
         if record is None and key in self._ordinary and not self.why_not:
-            record = self._record(work, state)
+            record = self._record(work, self._ordinary[key], state)
         if record is None:
             return None
         self._records[key] = record  # the most recent one is last
@@ -88,10 +91,19 @@ class RoundReplays:
     def note(self, key: Hashable, launch: Launch) -> None:
         """Store the first ordinary launch of a key, for the durations of its phases."""
         self._ordinary.setdefault(key, launch)
+        if len(self._ordinary) > MOST_RECORDS:
+            del self._ordinary[next(iter(self._ordinary))]
 
-    def ordinary(self, key: Hashable) -> Launch:
-        """Return the first ordinary launch of a key."""
-        return self._ordinary[key]
+    def check(self, models: Hashable, fingerprint: object) -> None:
+        """Drop all records if the weights of some models have moved.
+
+        Args:
+            models: key of the models.
+            fingerprint: addresses of their weights and buffers.
+        """
+        if self._fingerprints.setdefault(models, fingerprint) != fingerprint:
+            self.clear()
+            self._fingerprints[models] = fingerprint
 
     def clear(self) -> None:
         """Drop all records, because weights or buffers have moved."""
@@ -99,12 +111,13 @@ class RoundReplays:
         self._ordinary.clear()
         self._recorder.reset()
 
-    def _record(self, work: Callable[[], Launch], state: Sequence[Tensor]) -> RecordedRound | None:
+    def _record(self, work: Callable[[], Launch], ordinary: Launch, state: Sequence[Tensor]) -> RecordedRound | None:
         """Record a round, and restore the state that recording has changed; None if it cannot be recorded."""
         before = [tensor.clone() for tensor in state]
         try:
             with self._prepare():
-                return RecordedRound(*self._recorder(work))
+                launch, replay = self._recorder(work)
+                return RecordedRound(launch, ordinary, replay)
         except (RuntimeError, MemoryError) as error:
             self.clear()
             if not is_out_of_memory(error):
