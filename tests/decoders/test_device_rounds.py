@@ -29,6 +29,7 @@ from workbench.engine.request import ENDED
 from workbench.kernels.device_random import as_signed, device_uniforms
 from workbench.kernels.device_walk import find_path
 from workbench.methods import registry
+from workbench.methods.draft_model.drafter import DraftModel
 from workbench.trace.events import Trace
 
 PROMPT = model_helpers.repeating_prompt(11, period=5)
@@ -85,19 +86,32 @@ def test_late_rounds_equal_the_normal_loop(models: Models, method: str, temperat
     assert queue_of(engine).n_launched > len(trace.rounds) / 2, "most rounds were launched before the last was read"
 
 
-class RerunRounds:
-    """Runs the same work again, with results in the same memory, as a CUDA graph does."""
+class FrozenRounds:
+    """Replays rounds as a CUDA graph does: with the host's numbers of the recording, and without effects of Python."""
 
-    def __init__(self) -> None:
-        self.n_replays = 0
+    def __init__(self, models: Models) -> None:
+        assert models.draft_model is not None
+        self.runners, self.n_replays = (models.target, models.draft_model), 0
 
     def __call__(self, work: Callable[[], Launch]) -> tuple[Launch, Callable[[], None]]:
+        lengths = [[(s.length, s.scratch, s.on_device) for s in runner.slots] for runner in self.runners]
         made = work()
 
         def replay() -> None:
             self.n_replays += 1
+            slots = [slot for runner in self.runners for slot in runner.slots]
+            before = [(s.length, s.scratch, s.on_device, s.last_hidden) for s in slots]
+            reached = [list(runner.cache._reached) for runner in self.runners]
+            for runner, recorded in zip(self.runners, lengths, strict=True):
+                for slot, (length, scratch, on_device) in zip(runner.slots, recorded, strict=False):
+                    if slot.on_device is None and on_device is None:
+                        slot.length, slot.scratch = length, scratch
             for old, new in zip(made.tensors(), work().tensors(), strict=True):
                 old.copy_(new)
+            for slot, values in zip(slots, before, strict=True):
+                slot.length, slot.scratch, slot.on_device, slot.last_hidden = values
+            for runner, positions in zip(self.runners, reached, strict=True):
+                runner.cache._reached = positions
 
         return made, replay
 
@@ -105,9 +119,9 @@ class RerunRounds:
         pass
 
 
-def with_replays(engine: Engine) -> RerunRounds:
+def with_replays(engine: Engine) -> FrozenRounds:
     """Let an engine replay its rounds as it does on a GPU."""
-    recorder = RerunRounds()
+    recorder = FrozenRounds(engine.models)
     engine._decoder(METHODS["plain"])
     queue_of(engine).replays = RoundReplays(recorder, nullcontext)
     return recorder
@@ -123,6 +137,102 @@ def test_replayed_rounds_equal_the_normal_loop(models: Models, method: str, temp
         assert content(engine.generate(request)) == content(expected), "the second run reuses the records of the first"
     assert queue_of(engine).replays.why_not == ""
     assert recorder.n_replays >= queue_of(engine).n_launched - 4
+
+
+def new_models(**options: Any) -> Models:
+    return model_helpers.make_models("llama", **{"noise": 0.05, **options})
+
+
+def test_a_sequence_in_the_normal_loop_has_its_rounds_beside_queued_ones(models: Models) -> None:
+    engine = Engine(models, rounds_late=1)
+    late = engine.submit(make_request("chain"))
+    other = engine.submit(Request(PROMPT, registry.get("prompt-lookup"), max_new_tokens=N, stop_at_eos=False))
+    for _ in range(9):
+        engine.step()
+    assert queue_of(engine).n_launched > 0
+    assert min(len(late.trace.rounds), len(other.trace.rounds)) >= 6
+    late.cancel()
+    other.cancel()
+    engine.step()
+
+
+def test_a_replayed_sequence_keeps_its_text_when_another_joins() -> None:
+    """Its entries were written by replays alone: the cache grows with all of them, and no other pass writes there."""
+    models = new_models()
+    expected = Engine(new_models()).generate(make_request("chain")).token_ids
+    engine = Engine(models, rounds_late=1)
+    with_replays(engine)
+    engine.generate(make_request("chain"))
+    sequence = engine.submit(make_request("chain"))
+    while len(sequence.trace.rounds) < 4:
+        engine.step()
+    others = [
+        engine.submit(Request(PROMPT, registry.get("prompt-lookup"), max_new_tokens=20, stop_at_eos=False))
+        for _ in "ab"
+    ]
+    while any(s.status not in ENDED for s in (sequence, *others)):
+        engine.step()
+    assert sequence.trace.token_ids == expected
+
+
+def test_a_long_queued_sequence_moves_with_all_entries_of_the_draft_model() -> None:
+    """When another sequence ends, the row of a queued one moves; the host's length of its draft slot is stale then."""
+    sampling = SamplingParams(temperature=0.7)
+
+    def run(engine: Engine) -> Trace:
+        other = engine.submit(Request(PROMPT, METHODS["plain"], sampling, 260, 1, stop_at_eos=False))
+        sequence = engine.submit(Request(PROMPT, METHODS["chain"], sampling, 420, 2, stop_at_eos=False))
+        while sequence.status not in ENDED:
+            engine.step()
+        assert other.status in ENDED
+        return sequence.trace
+
+    assert content(run(Engine(new_models(context=600), rounds_late=1))) == content(run(Engine(new_models(context=600))))
+
+
+@pytest.mark.parametrize("phase", ["propose", "commit_on_device", "begin_on_device"])
+def test_an_error_ends_only_its_sequence(phase: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(new_models(), rounds_late=1)
+    sequences = [engine.submit(make_request("chain", seed=i)) for i in range(3)]
+    while not all(len(s.trace.rounds) >= 2 for s in sequences):
+        engine.step()
+    bad, original = sequences[1], getattr(DraftModel, phase)
+
+    def failing(self: DraftModel, argument: Any, *more: Any) -> Any:
+        if bad in [s.owner for s in (argument if isinstance(argument, list) else [argument])]:
+            raise ValueError("a bug of the drafter")
+        return original(self, argument, *more)
+
+    monkeypatch.setattr(DraftModel, phase, failing)
+    while any(s.status not in ENDED for s in sequences):
+        engine.step()
+    assert [s.status for s in sequences] == ["finished", "error", "finished"]
+    assert "a bug of the drafter" in bad.trace.footer.error
+
+
+def test_a_drafters_error_while_recording_is_reported_by_the_next_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(new_models(), rounds_late=1)
+    recorder = with_replays(engine)
+    sequence, calls, propose = engine.submit(make_request("chain")), [0], DraftModel.propose
+
+    def failing(self: DraftModel, sequences: Any) -> Any:
+        calls[0] += bool(sequences[0].is_on_device)
+        if calls[0] == 2:  # the first launch is an ordinary one, the second is recorded
+            raise WorkbenchError("no draft this time")
+        return propose(self, sequences)
+
+    monkeypatch.setattr(DraftModel, "propose", failing)
+    while sequence.status not in ENDED:
+        engine.step()
+    assert sequence.status == "finished"
+    assert recorder.n_replays == 0
+    assert queue_of(engine).replays.why_not == "no draft this time"
+
+
+def test_too_many_late_rounds_are_refused(models: Models) -> None:
+    for rounds_late in (-1, 5):
+        with pytest.raises(WorkbenchError, match="rounds_late"):
+            Engine(models, rounds_late=rounds_late)
 
 
 def test_rounds_around_another_sequences_row_are_not_recorded(models: Models) -> None:

@@ -37,8 +37,10 @@ KINDS = (WRONG_SCALE, WRONG_SETTING, OUR_FAULT)
 
 Models or samples are too small; settings differ from those of the paper; the workbench has a bug.
 """
-AT_LEAST_ONE = "a round emits at least one token, so one accepted draft token makes τ exceed 1; the paper gives "
-"no number to compare with"
+AT_LEAST_ONE = (
+    "a round emits at least one token, so one accepted draft token makes τ exceed 1; the paper gives no number to "
+    "compare with"
+)
 """Reason why the claim that τ is above 1 holds by construction (`Claim.by_construction`)."""
 MIN_RETAINED = 0.95
 """Minimum number of correct answers with an approximate verifier, relative to the exact verifier.

@@ -30,6 +30,9 @@ from workbench.trace.events import Footer, Header, Trace
 
 log = logging.getLogger(__name__)
 
+MOST_ROUNDS_LATE = 4
+"""Maximum number of rounds that a decoder may queue before it reads the first. One hides the host's time."""
+
 
 class Engine:
     """Engine that runs requests on one set of models, in rounds. Not thread-safe: one thread calls `step`.
@@ -55,6 +58,8 @@ class Engine:
         max_rows: int | None = None,
         rounds_late: int = 0,
     ) -> None:
+        if not 0 <= rounds_late <= MOST_ROUNDS_LATE:
+            raise WorkbenchError(f"rounds_late={rounds_late} is not possible.", f"Use 0 to {MOST_ROUNDS_LATE}.")
         self.models = models
         self.max_sequences = max_sequences if max_rows is None else max_rows
         self.record = record
@@ -64,6 +69,7 @@ class Engine:
         self.token_text = TokenText(models.tokenizer)
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
+        self.rounds_late = rounds_late
         self._context = EngineContext(models, self.clock, self.token_text, record, self._guard, self._end, rounds_late)
         self._decoders: dict[type, Decoder] = {}  # by kind
 
@@ -200,7 +206,10 @@ class Engine:
     def step(self) -> bool:
         """Admit a request, prefill a chunk, and run one round. Return False if there was nothing to do."""
         for sequence in [r for r in itertools.chain(self.waiting, self.running) if r.is_cancelled]:
-            self._end(sequence, CANCELLED, "cancelled")
+            if sequence.is_open:
+                self._settle(sequence)
+            if sequence.status not in ENDED:
+                self._end(sequence, CANCELLED, "cancelled")
         worked = self._admit()
         for sequence in list(self.running):
             if sequence.is_open and sequence.pending_actions.is_waiting and not sequence.is_suspended:

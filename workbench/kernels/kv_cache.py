@@ -203,8 +203,8 @@ class TreeCache(Cache):
         return self._stacks[self._common_at]
 
     def addresses(self) -> tuple[int, ...]:
-        """Return the addresses of all buffers."""
-        return tuple(stack.data_ptr() for stack in self._stacks)
+        """Return the number of rows and the addresses of all buffers."""
+        return self.n_rows, *(stack.data_ptr() for stack in self._stacks)
 
     def mark_written(self, rows: slice, stop: int) -> None:
         """Record that rows of the KV cache are written up to position `stop`; later positions are known to be zero.
@@ -213,6 +213,7 @@ class TreeCache(Cache):
         per row). The operating system allocates a page of zeros at its first access, and most of a long context is
         never accessed.
         """
+        stop = min(stop, self.capacity)
         self._reached[rows] = [max(stop, length) for length in self._reached[rows]]
 
     @property

@@ -191,7 +191,8 @@ class Runner:
             return
         last = self.slots.pop()
         if last is not slot:
-            entries = last.length + max(last.scratch, SCRATCH)
+            length = last.length if last.on_device is None else last.on_device.bound
+            entries = length + max(last.scratch, SCRATCH)
             self.cache.move_row(last.index, slot.index, min(entries, self.cache.capacity))
             self.slots[slot.index], last.index = last, slot.index
 

@@ -270,7 +270,8 @@ class EngineThread:
                 footer = sequence.trace.footer
                 footer.text, footer.reason = sequence.trace.text, "error"
                 footer.error = f"The engine failed ({type(error).__name__}). Start the run again."
-            loaded.engine = Engine(loaded.engine.models, loaded.engine.max_sequences)
+            failed = loaded.engine
+            loaded.engine = Engine(failed.models, failed.max_sequences, failed.record, rounds_late=failed.rounds_late)
             for _, runner in loaded.runners():
                 for slot in list(runner.slots):
                     runner.close(slot)

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 
 from workbench.decoders.draft_verify import state_actions
-from workbench.decoders.draft_verify.device_rounds.launch import Phases
+from workbench.decoders.draft_verify.device_rounds.launch import Phases, commit_on_device
 from workbench.decoders.draft_verify.device_rounds.round_queue import RoundQueue
 from workbench.decoders.draft_verify.device_rounds.round_replay import RoundReplays
 from workbench.decoders.draft_verify.drafter_lifetime import init_drafter_state, release_drafter, release_inactive
@@ -68,14 +68,21 @@ class DraftVerify(RoundDecoder[RoundState]):
         """Run one round for each of the sequences. Return whether at least one sequence had a round."""
         if self.queue is None:
             return self.run(sequences)
-        late = [sequence for sequence in sequences if self.queue.accepts(sequence)]
+        queue = self.queue
+        late = [s for s in sequences if self._check(s, lambda s=s: queue.accepts(s))]
         if late:
             self.queue.step(late)
         others = [sequence for sequence in sequences if sequence not in late]
         for sequence in others:
-            self.queue.settle(sequence)
+            self.context.guard(sequence, lambda s=sequence: queue.settle(s))
         others = [sequence for sequence in others if sequence.is_open]
-        return bool(late) or (bool(others) and self.run(others))
+        has_run = bool(others) and self.run(others)
+        return bool(late) or has_run
+
+    def _check(self, sequence: Sequence, is_true: Callable[[], bool]) -> bool:
+        """Return the result of a function for a sequence; False if it fails, which ends the sequence."""
+        results = list[bool]()
+        return self.context.guard(sequence, lambda: results.append(is_true())) and results[0]
 
     def run(self, sequences: abc.Sequence[Sequence]) -> bool:
         """Run one round for some sequences, and read its results."""
@@ -89,10 +96,11 @@ class DraftVerify(RoundDecoder[RoundState]):
         return bool(rounds)
 
     def run_on_device(self, rounds: list[RoundState], timer: RoundTimer[RoundState]) -> list[RoundState]:
-        """Draft, verify and apply the acceptance rules, without reading any result."""
+        """Draft, verify, apply the acceptance rules and commit, without reading any result."""
         drafted = timer.end_phase(self.draft(rounds))
         verified = timer.end_phase(self.verify(drafted))
-        return timer.end_phase(self.each(verified, lambda r: r.accept(self.context.is_trace_detailed)))
+        accepted = timer.end_phase(self.each(verified, lambda r: r.accept(self.context.is_trace_detailed)))
+        return self.each(accepted, commit_on_device)
 
     def plan(self, rounds: list[RoundState]) -> list[RoundState]:
         """Choose γ, the depth of the next draft, for each sequence."""

@@ -18,6 +18,7 @@ from workbench.core.probes import ProbeOutput
 from workbench.core.transfer import on_host
 from workbench.core.tree import DraftTree
 from workbench.decoders.draft_verify.acceptance import Acceptance, AcceptanceTensors, VerifiedTree, accept
+from workbench.decoders.draft_verify.device_rounds.device_sequence import DeviceSequence
 from workbench.decoders.draft_verify.drafter_lifetime import (
     init_drafter_state,
     levels_left,
@@ -300,6 +301,9 @@ def propose(group: abc.Sequence[RoundState]) -> None:
 def propose_again(group: abc.Sequence[RoundState]) -> None:
     """Create new drafter states and draft again, because a failed call may have left the old states inconsistent."""
     for sequence in [r.sequence for r in group]:
+        if isinstance(sequence, DeviceSequence):
+            sequence.reset_lengths()
+            continue
         sequence.cache_slot.scratch = 0
         release_drafter(sequence)
         sequence.state.drafter = init_drafter_state(sequence, sequence.drafter, sequence.models)

@@ -261,7 +261,7 @@ class Medusa(DistributionDrafter):
         if ready:
             start = target.clock.mark()
             logits = ready[0].state.drafter.head_logits(torch.stack([h for h in hidden.values() if h is not None]))
-            meter.add(start, target.clock.mark(), map(id, ready))
+            meter.add(start, target.clock.mark(), [id(sequence.owner) for sequence in ready])
             head = ready[0].state.drafter.head
             for b, sequence in enumerate(ready):
                 grower, state = sequence.state.plan.tree_builder or Template(), hidden[id(sequence)]

@@ -27,9 +27,9 @@ METHOD = Method(
     ),
     idea=(
         "The target's last hidden state h and the embedding e of the next token are each normalised, fused by one "
-        "projection M and passed through one transformer layer, whose output is h'. The target's own LM head then "
-        "predicts one more token from h'. For later tokens, the module reads its own hidden state with the token "
-        "that it drafted."
+        "projection M and passed through one transformer layer. From its output h', the target's own LM head "
+        "predicts one more token. For later tokens, the module reads its own hidden state with the token that it "
+        "drafted."
     ),
     formula=(
         "h'(t+1) = layer( M [ norm e(x(t+1)) ; norm h(t) ], … ),  q = softmax( LM head norm h'(t+1) ),  "

@@ -12,10 +12,10 @@ from torch import Tensor
 from workbench.core.errors import WorkbenchError
 from workbench.core.random_stream import Purpose
 from workbench.core.transfer import to_device
-from workbench.decoders.draft_verify.round_state import RoundState
 from workbench.engine.request import Sequence
 from workbench.kernels.device_random import as_signed, device_uniforms
 from workbench.kernels.segment import DeviceLength, Slot
+from workbench.models.runner import SCRATCH
 
 if TYPE_CHECKING:
     from workbench.core.tree import DraftTree
@@ -119,18 +119,27 @@ class DeviceSequence(Sequence):
         self.on_device = DeviceState.allocate(target)
         self.rows, self.key = (-1, -1), None
         self._bound = 0
+        self._owner: Sequence | None = None
 
     def attach(self, owner: Sequence, plan: Plan) -> None:
         """Serve another sequence, whose rounds all have the draft budget `plan`."""
         self._owner, self.state = owner, replace(owner.state, plan=plan)
         self.on_device.load(owner)
 
+    def detach(self) -> None:
+        """End the service for a sequence, which uses the lengths that the host knows from now on."""
+        owner, self._owner, self.state = self.owner, None, None
+        if owner.slot is not None:
+            owner.slot.on_device, owner.slot.last_hidden = None, self.on_device.last_hidden.clone()
+        owner.drafter.end_on_device(owner)
+
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._owner, name)
+        return getattr(self.owner, name)
 
     @property
     def owner(self) -> Sequence:
         """Return the sequence of which this is a view."""
+        assert self._owner is not None
         return self._owner
 
     @property
@@ -150,28 +159,28 @@ class DeviceSequence(Sequence):
         return (tokens[1:] if slot is self.owner.slot else tokens).to(device)
 
     def limit_length(self, bound: int) -> None:
-        """Let the target's length not exceed `bound` before the next round, and set the key of this round."""
-        target, slot = self.owner.models.target, self.owner.cache_slot
-        self._bound = min(-(-bound // BUCKET) * BUCKET, target.context)
-        drafter_slot = self.owner.drafter.begin_on_device(self, self._bound)
+        """Let the target's length not exceed `bound` before the next round, and set the key of this round.
+
+        Called before every launch, because a replay runs no Python code: forward passes for other sequences must read
+        the length on the device, too, and the KV caches must know how far they may be written.
+        """
+        models, slot = self.owner.models, self.owner.cache_slot
+        self._bound = min(-(-bound // BUCKET) * BUCKET, models.target.context)
+        drafter_slot = self.reset_lengths()
+        models.target.cache.mark_written(slice(slot.index, slot.index + 1), self._bound + SCRATCH)
+        addresses = models.target.cache.addresses()
+        if drafter_slot is not None and (draft_model := models.draft_model) is not None:
+            row = drafter_slot.index
+            draft_model.cache.mark_written(slice(row, row + 1), self._bound + SCRATCH)
+            addresses += draft_model.cache.addresses()
         self.rows = slot.index, -1 if drafter_slot is None else drafter_slot.index
-        draft_model = self.owner.models.draft_model
-        caches = target.cache.addresses(), None if draft_model is None else draft_model.cache.addresses()
-        self.key = self.state.plan, self.rows, self._bound, caches
+        self.key = self.state.plan, self.rows, self._bound, addresses
 
-    def next_round(self) -> RoundState:
-        """Return the next round, whose forward passes read their lengths on the device."""
+    def reset_lengths(self) -> Slot | None:
+        """Let forward passes read the lengths before the round on the device. Return the drafter's slot, if any."""
         slot, state = self.owner.cache_slot, self.on_device
-        slot.on_device, slot.last_hidden = DeviceLength(state.length, self._bound), state.last_hidden
-        self.owner.drafter.begin_on_device(self, self._bound)
-        return RoundState(self)
-
-    def end_rounds(self) -> None:
-        """Use the lengths that the host knows from now on."""
-        slot = self.owner.slot
-        if slot is not None:
-            slot.on_device, slot.last_hidden = None, self.on_device.last_hidden.clone()
-        self.owner.drafter.end_on_device(self.owner)
+        slot.on_device, slot.last_hidden, slot.scratch = DeviceLength(state.length, self._bound), state.last_hidden, 0
+        return self.owner.drafter.begin_on_device(self, self._bound)
 
     def commit(self, tree: DraftTree, walk: WalkTensors, path: DevicePath, hidden: Float[Tensor, "N_plus_1 D"]) -> None:
         """Commit an accepted path on the device: tokens, hidden state, and KV cache entries of target and drafter.

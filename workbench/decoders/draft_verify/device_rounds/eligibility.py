@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from workbench.decoders.draft_verify.parts import Part, Verifier
+from workbench.decoders.draft_verify.parts import Part, Policy, TreeBuilder, Verifier
+from workbench.decoders.draft_verify.tentative_tokens import has_tentative
 
 if TYPE_CHECKING:
     from workbench.engine.request import Sequence
@@ -13,18 +14,22 @@ if TYPE_CHECKING:
 def why_not_on_device(sequence: Sequence) -> str:
     """Return why the host must read every round of a sequence before the next one; "" if it need not.
 
-    The parts decide by what they declare: a drafter by `Drafter.device_state`, a policy by `Policy.is_constant`.
+    Verifier, policy and tree builder decide by what they declare; `Drafter.runs_on_device` answers for the drafter.
     """
     verifier, sampling, models, state = sequence.verifier, sequence.sampling, sequence.models, sequence.state
     target, request, builder = models.target, sequence.request, sequence.configured_method.tree_builder
-    if not sequence.policy.is_constant:
+    if not sequence.policy.is_constant or type(sequence.policy).observe is not Policy.observe:
         return "the policy reads the results of every round"
     if type(verifier).walk is not Verifier.walk or type(verifier).observe is not Verifier.observe:
         return "the verifier needs the results of every round on the host"
     if verifier.max_tentative() or type(verifier).probes is not Part.probes:
         return "the verifier has tentative tokens or probe positions"
-    if builder is not None and not builder.has_fixed_shape:
-        return "the shape of the tree depends on the results of forward passes"
+    if builder is not None and not (builder.has_fixed_shape and type(builder).observe is TreeBuilder.observe):
+        return "the tree builder reads the results of every round"
+    if type(sequence.drafter).probes is not Part.probes:
+        return "the drafter has probe positions"
+    if has_tentative(sequence):
+        return "some tokens are tentative"
     if sampling.needs_history:
         return "penalties and logits processors read the text"
     if request.options.logprobs is not None:

@@ -43,7 +43,7 @@ class PinnedCopy:
         self._numbers = torch.empty(flat.shape, dtype=flat.dtype, pin_memory=True)
         self._numbers.copy_(flat, non_blocking=True)
         self._event = torch.cuda.Event()
-        self._event.record()
+        self._event.record(torch.cuda.current_stream(flat.device))
 
     def read(self) -> list[Any]:
         """Wait for this copy alone, and return one nested list per tensor."""

@@ -15,7 +15,7 @@ from workbench.kernels.device_clock import Mark
 from workbench.kernels.device_walk import find_path
 
 Phases = Callable[[list[RoundState], RoundTimer[RoundState]], list[RoundState]]
-"""Function that drafts, verifies and applies the acceptance rules on the device; returns the rounds without errors."""
+"""Function that drafts, verifies, accepts and commits on the device; returns the rounds without errors."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,16 +63,16 @@ class ReplayedLaunch:
 
 
 def results_of(r: RoundState) -> list[Tensor]:
-    """Return the results of a round's acceptance rule, on the device."""
+    """Return the results of a round's acceptance rule, and its flag for invalid tokens if there is one."""
     tensors = list[Tensor]()
     for numbers in r.acceptance_tensors.tensors():
         assert not isinstance(numbers, LazySequence)
         tensors.append(numbers)
-    return tensors
+    return tensors if r.has_invalid_token is None else [*tensors, r.has_invalid_token]
 
 
 def launch(rounds: list[RoundState], phases: Phases, timer: RoundTimer[RoundState]) -> Launch:
-    """Queue the phases of some rounds and their commits. Waits for nothing.
+    """Queue the phases of some rounds. Waits for nothing.
 
     Args:
         rounds: rounds whose sequences are `DeviceSequence`s.
@@ -81,11 +81,14 @@ def launch(rounds: list[RoundState], phases: Phases, timer: RoundTimer[RoundStat
     """
     launched = phases(rounds, timer)
     timer.end_forwards(launched)
-    for r in launched:
-        view, walk = r.sequence, r.acceptance_tensors.walk
-        assert isinstance(view, DeviceSequence)
-        assert r.tree is not None
-        depth = max(1, view.state.plan.depth)
-        path = find_path(walk.parents, walk.accept, r.acceptance_tensors.uniform, depth)
-        view.commit(r.tree, walk, path, r.hidden)
     return Launch(launched, timer)
+
+
+def commit_on_device(r: RoundState) -> None:
+    """Find the accepted path of a round on the device, and commit it there."""
+    view, walk = r.sequence, r.acceptance_tensors.walk
+    assert isinstance(view, DeviceSequence)
+    assert r.tree is not None
+    depth = max(1, view.state.plan.depth)
+    path = find_path(walk.parents, walk.accept, r.acceptance_tensors.uniform, depth)
+    view.commit(r.tree, walk, path, r.hidden)

@@ -16,6 +16,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+import torch
+from torch import nn
+
 from workbench.decoders.draft_verify.device_rounds.device_sequence import LAST, DeviceSequence
 from workbench.decoders.draft_verify.device_rounds.eligibility import why_not_on_device
 from workbench.decoders.draft_verify.device_rounds.host_copy import PendingCopy, copy_later
@@ -26,13 +29,11 @@ from workbench.decoders.draft_verify.round_state import RoundState
 from workbench.engine.decoder import append_round
 from workbench.engine.request import ENDED, FINISHED
 from workbench.engine.round_timing import RoundTimer, Timing
-from workbench.kernels.forward_replay import model_fingerprint
 
 if TYPE_CHECKING:
     from workbench.decoders.draft_verify.parts import Plan
     from workbench.engine.decoder import EngineContext
     from workbench.engine.request import Sequence
-    from workbench.models.loading import Models
     from workbench.models.runner import Runner
 
 
@@ -110,11 +111,17 @@ class RoundQueue:
 
     def launch(self, sequences: abc.Sequence[Sequence]) -> None:
         """Queue one round of each sequence on the device. Waits for nothing."""
-        views = [self._begin(sequence) for sequence in sequences]
+        views = list[DeviceSequence]()
+        for sequence in sequences:
+            self._context.guard(sequence, lambda s=sequence: views.append(self._begin(s)))
+        if not views:
+            return
         clock = self._context.clock
 
         def work(phases: Phases) -> Launch:
-            rounds = [view.next_round() for view in views]
+            for view in views:
+                view.reset_lengths()
+            rounds = [RoundState(view) for view in views]
             return launch(rounds, phases, RoundTimer(clock, rounds))
 
         key, record = self._key(views), None
@@ -130,10 +137,10 @@ class RoundQueue:
             record.replay()
             launched = record.launch
             timings = ReplayedLaunch(record.ordinary, started_s, start, clock.mark())
-        owners = [r.sequence.owner for r in launched.rounds] if record is None else sequences
-        for i, (r, owner) in enumerate(zip(launched.rounds, owners, strict=True)):
+        served = [r.sequence for r in launched.rounds] if record is None else views
+        for i, (r, view) in enumerate(zip(launched.rounds, served, strict=True)):
             queued = QueuedRound(r, copy_later(results_of(r)), partial(timings.timing_of, i))
-            self._queues.setdefault(owner, deque()).append(queued)
+            self._queues.setdefault(view.owner, deque()).append(queued)
             self.n_launched += 1
 
     def _key(self, views: abc.Sequence[DeviceSequence]) -> Hashable:
@@ -158,7 +165,10 @@ class RoundQueue:
         r.target_input = queued.on_device.target_input
 
         def record() -> None:
-            r.acceptance = queued.on_device.acceptance_tensors.with_lists(queued.copy.read())
+            numbers = queued.copy.read()
+            if queued.on_device.has_invalid_token is not None:
+                r.has_invalid_token = torch.tensor(numbers.pop())
+            r.acceptance = queued.on_device.acceptance_tensors.with_lists(numbers)
             r.walk()
             r.commit(self._context)
             timing = queued.timing()
@@ -184,8 +194,8 @@ class RoundQueue:
         self._queues.pop(sequence, None)
         self._read_s.pop(sequence, None)
         if (view := self._views.pop(sequence, None)) is not None:
-            view.end_rounds()
             self._free.append(view)
+            view.detach()
 
     def _may_begin(self, sequence: Sequence) -> bool:
         return (
@@ -205,7 +215,7 @@ class RoundQueue:
         """Return the view of a sequence for its next round, and bound the lengths that it reads from the device."""
         if sequence not in self._views:
             if self.replays is not None:
-                self.replays.check(id(sequence.models), fingerprints(sequence.models))
+                self.replays.check(id(sequence.models), fingerprint(sequence))
             sequence.state.plan = plan = self._plan_of(sequence)
             target = sequence.models.target
             view = self._free.pop() if self._free else DeviceSequence(target)
@@ -217,7 +227,11 @@ class RoundQueue:
         return view
 
 
-def fingerprints(models: Models) -> list[object]:
-    """Return the addresses of the weights of a run's target and draft model."""
+def fingerprint(sequence: Sequence) -> list[tuple[int, int]]:
+    """Return addresses and versions of the weights that a sequence's rounds read: of target, draft model and head."""
+    models = sequence.models
     runners = [models.target] if models.draft_model is None else [models.target, models.draft_model]
-    return [model_fingerprint(runner.model) for runner in runners]
+    modules = [runner.model for runner in runners]
+    modules += [part for part in vars(sequence.state.drafter or object).values() if isinstance(part, nn.Module)]
+    weights = [weight for module in modules for weight in (*module.parameters(), *module.buffers())]
+    return [(weight.data_ptr(), 0 if weight.is_inference() else weight._version) for weight in weights]

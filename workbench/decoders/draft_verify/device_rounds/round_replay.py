@@ -47,6 +47,10 @@ class RecordedRound:
     replay: Callable[[], None]
 
 
+MOST_REFUSED = 4
+"""Number of kinds of rounds that cannot be recorded after which nothing more is recorded."""
+
+
 class RoundReplays:
     """Recorded rounds, by everything that their work depends on besides numbers on the device.
 
@@ -56,19 +60,22 @@ class RoundReplays:
     Args:
         recorder: recorder for the device.
         prepare: context in which work is recorded; it keeps forward passes from being recorded by themselves.
-
-    Attributes:
-        why_not: why nothing is recorded; empty while recording works.
     """
 
     def __init__(self, recorder: RoundRecorder, prepare: Callable[[], AbstractContextManager[None]]) -> None:
-        self._recorder, self._prepare, self.why_not = recorder, prepare, ""
+        self._recorder, self._prepare = recorder, prepare
+        self._refused: dict[Hashable, str] = {}
         self._fingerprints: dict[Hashable, object] = {}
         self._records: dict[Hashable, RecordedRound] = {}
         self._ordinary: dict[Hashable, Launch] = {}
 
     def __len__(self) -> int:
         return len(self._records)
+
+    @property
+    def why_not(self) -> str:
+        """Return why rounds of the last refused kind are not recorded; "" if all could be recorded."""
+        return next(reversed(self._refused.values()), "")
 
     def find(self, key: Hashable, work: Callable[[], Launch], state: Sequence[Tensor]) -> RecordedRound | None:
         """Return the record of a round, which is made at the second use of its key; None: run the round as usual.
@@ -79,8 +86,8 @@ class RoundReplays:
             state: tensors that the round overwrites and that must not change while it is recorded.
         """
         record = self._records.pop(key, None)
-        if record is None and key in self._ordinary and not self.why_not:
-            record = self._record(work, self._ordinary[key], state)
+        if record is None and key in self._ordinary and key not in self._refused and len(self._refused) < MOST_REFUSED:
+            record = self._record(key, work, self._ordinary[key], state)
         if record is None:
             return None
         self._records[key] = record  # the most recent one is last
@@ -111,18 +118,20 @@ class RoundReplays:
         self._ordinary.clear()
         self._recorder.reset()
 
-    def _record(self, work: Callable[[], Launch], ordinary: Launch, state: Sequence[Tensor]) -> RecordedRound | None:
+    def _record(
+        self, key: Hashable, work: Callable[[], Launch], ordinary: Launch, state: Sequence[Tensor]
+    ) -> RecordedRound | None:
         """Record a round, and restore the state that recording has changed; None if it cannot be recorded."""
         before = [tensor.clone() for tensor in state]
         try:
             with self._prepare():
                 launch, replay = self._recorder(work)
                 return RecordedRound(launch, ordinary, replay)
-        except (RuntimeError, MemoryError) as error:
-            self.clear()
-            if not is_out_of_memory(error):
-                self.why_not = str(error).strip().split("\n")[0] or type(error).__name__
-                log.warning("Rounds are launched operation by operation: %s", self.why_not)
+        except Exception as error:  # a part may raise any error; the ordinary launch that follows reports it
+            if is_out_of_memory(error):
+                self.clear()
+            self._refused[key] = str(error).strip().split("\n")[0] or type(error).__name__
+            log.warning("Rounds of one kind are launched operation by operation: %s", self._refused[key])
             return None
         finally:
             for tensor, old in zip(state, before, strict=True):
