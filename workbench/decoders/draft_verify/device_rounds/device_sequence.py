@@ -128,10 +128,14 @@ class DeviceSequence(Sequence):
 
     def detach(self) -> None:
         """End the service for a sequence, which uses the lengths that the host knows from now on."""
-        owner, self._owner, self.state = self.owner, None, None
+        owner = self.owner
         if owner.slot is not None:
             owner.slot.on_device, owner.slot.last_hidden = None, self.on_device.last_hidden.clone()
         owner.drafter.end_on_device(owner)
+
+    def forget(self) -> None:
+        """Release the last sequence; called when no phase of a round uses the view any more."""
+        self._owner, self.state = None, None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.owner, name)

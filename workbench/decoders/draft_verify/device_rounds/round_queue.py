@@ -142,6 +142,8 @@ class RoundQueue:
             queued = QueuedRound(r, copy_later(results_of(r)), partial(timings.timing_of, i))
             self._queues.setdefault(view.owner, deque()).append(queued)
             self.n_launched += 1
+        for view in self._free:
+            view.forget()
 
     def _key(self, views: abc.Sequence[DeviceSequence]) -> Hashable:
         """Return all that a round depends on besides numbers on the device; None: it must not be recorded.
