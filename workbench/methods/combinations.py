@@ -58,7 +58,7 @@ class Offer:
     greyed: bool = False
 
     def to_wire(self) -> dict[str, Any]:
-        """Return a method's combinations in one cell of the matrix as JSON values."""
+        """Return the combinations in one cell of the matrix of drafters by verifiers as JSON values."""
         ways = {name: list(values) for name, values in self.ways.items()}
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return fields | {"ways": ways, "policies": dict(self.policies), "only": dict(self.only)}
@@ -71,7 +71,7 @@ def matrix(
 
     Args:
         methods: methods of the registry; those that do not draft are left out.
-        standings: status of each method on the exactness board, by registry name.
+        standings: status of each method on the exactness board (table of exactness tests), by registry name.
         choices: status on the exactness board of methods with one non-default policy, tree builder or verifier, by
             (`setting_name`, promise).
 
@@ -111,7 +111,7 @@ def title(verifier: Verifier) -> str:
 def offers(
     method: Method, verifier: str, standing: str, evidence: Mapping[tuple[str, str], str] | None = None
 ) -> list[Offer]:
-    """Return a method's combinations with one verifier, grouped by promise; empty if the method lacks this verifier.
+    """Return a method's combinations with one verifier, grouped by guarantee; empty if the method lacks this verifier.
 
     Args:
         method: a method that drafts.
@@ -180,7 +180,7 @@ def has_default_parts(configured: ConfiguredMethod) -> bool:
 
 
 def setting_name(configured: ConfiguredMethod) -> str:
-    """Return the exactness board's name of a method with changed parameters: "draft-model, verifier=k-seq"."""
+    """Return a configured method's name in the table of exactness tests, such as "draft-model, verifier=k-seq"."""
     return f"{configured.name}, {changed_params(configured)}"
 
 
@@ -192,7 +192,7 @@ def changed_params(configured: ConfiguredMethod) -> str:
 
 
 def _combine_statuses(pairs: Sequence[tuple[bool, str]]) -> str:
-    """Combine the exactness-board statuses of several combinations to one status.
+    """Combine the results of exactness tests ("shown", "broken", …) of several combinations to one status.
 
     If the default combination is given, the result is its status. Otherwise the result is the status that all
     combinations have in common. If their statuses differ, the result is "broken" if one of them is "broken", else

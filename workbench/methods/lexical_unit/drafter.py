@@ -23,12 +23,12 @@ from workbench.models.loading import Models
 from workbench.models.side_passes import recompute_logits
 
 GAP = "_"
-"""Placeholder token for an unknown token. If a tokenizer lacks it, the text's first token is the placeholder."""
+"""Placeholder token at the positions of future tokens. If a tokenizer lacks it, the text's first token is used."""
 
 
 @dataclass(slots=True)
 class Unit:
-    """Target's predictions of a sequence's next tokens, at placeholders after the text.
+    """Target's predictions of a sequence's next tokens, at placeholder tokens after the text.
 
     Attributes:
         blank: token id of the placeholder.
@@ -103,7 +103,7 @@ class LexicalUnit(DistributionDrafter):
         return self.places
 
     def begin(self, sequence: Sequence) -> UnitGrowth | None:
-        """Return an empty draft chain over the target's predictions at the placeholders; None without predictions."""
+        """Return an empty draft chain over the target's predictions at placeholder tokens; None without predictions."""
         state: Unit = sequence.state.drafter
         return None if state.logits is None else UnitGrowth(sequence, state.logits)
 

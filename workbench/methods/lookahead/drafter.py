@@ -199,7 +199,7 @@ class Lookahead(Drafter):
         return frozenset({Sampling.DETERMINISTIC})
 
     def state_key(self) -> Hashable:
-        """Return the key of window and n-gram pool, for reuse by later drafters: the parameters of window and pool."""
+        """Return the cache key under which later drafters find window and pool: the parameters of both."""
         return "lookahead", self.window, self.ngram, self.guesses, self.follow, self.from_text
 
     def init_state(self, sequence: Sequence, models: Models) -> LookaheadState:

@@ -43,7 +43,7 @@ OUTPUT_PROJECTIONS = {"read": "self_attn.o_proj", "fed": "mlp.down_proj"}
 
 
 class Adapter(nn.Module):
-    """Low-rank adapter x + B C x, with C [R, D] and B [D, R].
+    """Adapter x + B C x of rank R and width D, with C [R, D] and B [D, R].
 
     B is initialised as 0, so the adapter starts as the identity.
     """
@@ -205,7 +205,9 @@ class FastTruncatedTarget(TruncatedTarget):
 
 
 def fast_stream_segment(segment: Segment) -> Segment:
-    """Return a segment that processes another segment's tokens a second time, at the same positions with the same mask.
+    """Return a segment (tokens of one sequence in a forward pass) that processes another segment's tokens again.
+
+    Positions and attention mask are the same.
 
     Its KV cache entries are written after the scratch part of the sequence's slot, where the next forward pass
     overwrites them.

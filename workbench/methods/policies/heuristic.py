@@ -29,7 +29,7 @@ class Heuristic(Policy):
         return [self.depth]
 
     def plan(self, sequence: Sequence, state: list[int], batch: abc.Sequence[Sequence] = ()) -> Plan:
-        """Return a plan with the current draft length K."""
+        """Return a plan with the current draft length."""
         sequence.report.signals["planned depth"] = state[0]
         return Plan(state[0])
 

@@ -235,7 +235,7 @@ class Suffix(Drafter):
         return WARM_NOTICE if self.warm else ""
 
     def state_key(self) -> Hashable:
-        """Return the key of the stored texts, for reuse by later drafters. It contains no parameter of drafting."""
+        """Return the cache key under which later drafters find the stored texts. It contains no drafting parameter."""
         return "suffix", self.warm
 
     def init_state(self, sequence: Sequence, models: Models) -> SuffixState:

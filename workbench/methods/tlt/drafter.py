@@ -110,7 +110,7 @@ class TLT(Eagle):
         return WARM_NOTICE if self.warm else ""
 
     def state_key(self) -> Hashable:
-        """Return the key of the trained head, for reuse by later drafters.
+        """Return the cache key under which later drafters find the trained head.
 
         The key does not depend on the training schedule.
         """

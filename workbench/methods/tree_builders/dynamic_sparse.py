@@ -43,7 +43,7 @@ SPARSE = TreeBuilderRule(
 
 @dataclass(frozen=True, slots=True)
 class Sparse:
-    """Planned draft tree for one state of the Markov chain over rounds: one number of levels that can be drafted.
+    """Planned draft tree for one state of the Markov chain over rounds, that is, for one maximum number of levels.
 
     Attributes:
         paths: nodes as paths of ranks; parents before children, likelier nodes before less likely ones.

@@ -35,7 +35,7 @@ FIXED = {4: "4-1-1-1", 8: "8-1-1"}
 
 SMALL_GAIN = f"{WRONG_SCALE}: the gain is 3 %, and with 25 prompts, sampled three times, the interval is ±5 %."
 MEASURED = {16: ("2026-11-26 10:32 UTC", SMALL_GAIN), 32: ("2026-11-26 10:26 UTC", SMALL_GAIN)}
-"""Date of an inconclusive measurement of Sequoia's gain and the explanation, by the number of nodes in the tree."""
+"""By the number of tree nodes: date of a measurement of Sequoia's gain, and the reason why it is inconclusive."""
 
 PLANNED = TreeBuilderRule(
     "sequoia",
@@ -53,8 +53,7 @@ ON_SMOLLM2 = {
     16: {"smollm2": ("2026-11-26 13:40 UTC", FEW_DRAWS)},
     32: {"smollm2": ("2026-11-26 13:50 UTC", FEW_DRAWS)},
 }
-"""Date of an inconclusive measurement of Sequoia's gain on SmolLM2 and the explanation, by the number of nodes in
-the tree."""
+"""The same as `MEASURED` for SmolLM2: by the number of tree nodes, date and reason of an inconclusive measurement."""
 
 
 @dataclass(frozen=True, slots=True)

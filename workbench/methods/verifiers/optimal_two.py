@@ -187,7 +187,8 @@ def weights(
         steps: number of optimisation steps. The best weights of all steps are returned.
 
     Returns:
-        Ids of the m tokens with individual weights; logarithms of the weights of these tokens and of the G groups;
+        Ids of the m tokens with individual weights; logarithms of the weights of these tokens and of the G groups of
+        all other tokens;
         distribution r of the chosen draft at each position.
     """
     search = (
@@ -219,6 +220,8 @@ def _search_weights(
     p: Tensor, q: Tensor, without: bool, free: int, steps: int
 ) -> tuple[Int[Tensor, "R m"], Float[Tensor, "R m_plus_G"], Float[Tensor, "R V"]]:
     """Return the token weights that give the largest acceptance of two drafts, like `weights`, but not as logarithms.
+
+    The tokens without an individual weight form groups that share a weight.
 
     Two drafts without replacement: a token of weight w and draft probability q is chosen with the probability r = q ·
     (w · A_q / (1 − q) + w · A_g), plus one half of the probability that the pair contains the token and another token
