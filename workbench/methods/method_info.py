@@ -250,7 +250,7 @@ def deviations() -> Mapping[str, Mapping[str, float]]:
 def save() -> dict[str, Any]:
     """Return the metadata of all methods, and write them to the user's cache folder.
 
-    The file is not written if there may be user-defined methods.
+    The file is not written if there may be user-defined methods, which it cannot contain.
     """
     content = facts()
     if not has_user_methods():

@@ -240,7 +240,7 @@ class BlockNet(TrainedNet):
         return self(x, places, caches, torch.cat([text, same_block], 2).unsqueeze(1)).unflatten(1, (a, m))
 
     def prepare_for_drafting(self) -> BlockNet:
-        """Prepare the block diffusion net for drafting: disable gradients, and pack the layers' weights."""
+        """Prepare the block diffusion net for drafting: disable gradients, copy its weights into a faster layout."""
         super().prepare_for_drafting()
         for layer in self.decoder_layers:
             layer.prepare_for_drafting()

@@ -138,7 +138,7 @@ class HydraPlusPlusHeads(PrefixHeads):
         return [self.prefix]
 
     def prepare_for_drafting(self) -> HydraPlusPlusHeads:
-        """Prepare Hydra++'s net for drafting: disable gradients, and pack the prefix layer's weights."""
+        """Prepare Hydra++'s net for drafting: disable gradients, and copy the prefix layer into a faster layout."""
         super().prepare_for_drafting()
         self.prefix.prepare_for_drafting()
         return self

@@ -25,7 +25,7 @@ class Heuristic(Policy):
     depth: int = param(4, **DEPTH)
 
     def init_state(self) -> list[int]:
-        """Return the policy's state: a list with the current draft length, at first K."""
+        """Return the policy's state: a list with the current draft length, at first `depth`."""
         return [self.depth]
 
     def plan(self, sequence: Sequence, state: list[int], batch: abc.Sequence[Sequence] = ()) -> Plan:

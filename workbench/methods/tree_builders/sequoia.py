@@ -31,7 +31,7 @@ REPLAN_THRESHOLD = 0.03
 """Minimum change of a sibling's acceptance probability after which the draft tree is planned again."""
 
 FIXED = {4: "4-1-1-1", 8: "8-1-1"}
-"""Children per node, level by level, of the trees that benchmarks compare with Sequoia's tree, by width."""
+"""Children per node, level by level, of the trees to which benchmarks compare Sequoia's, by nodes per level."""
 
 SMALL_GAIN = f"{WRONG_SCALE}: the gain is 3 %, and with 25 prompts, sampled three times, the interval is ±5 %."
 MEASURED = {16: ("2026-11-26 10:32 UTC", SMALL_GAIN), 32: ("2026-11-26 10:26 UTC", SMALL_GAIN)}

@@ -94,7 +94,7 @@ class OptimalTwo(EmissionVerifier):
     steps: int = param(24, ge=0, le=200, doc="number of steps that optimise the weights")
 
     def init_state(self, sequence: Sequence, models: Models) -> None:
-        """Compile the search for token weights before the first round. The verifier has no state to return."""
+        """Compile the search for token weights before the first round. Return None: the verifier has no state."""
         if on_host(models.target.device):
             p, q = torch.full((2, 1, FEW), 1 / FEW)
             _search_weights_compiled(p, q, without=False, free=1, steps=0)
