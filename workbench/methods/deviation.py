@@ -29,7 +29,7 @@ Q = (0.8, 0.1, 0.1)
 HALVINGS = 14
 """Number of bisection steps in the search for the random number at which a verifier's choice changes."""
 LEAST = 0.005
-"""Smallest deviation that the page's texts show. They round to two digits, so a smaller deviation would appear as
+"""Smallest deviation that the web page's texts show. They round to two digits, so a smaller deviation would appear as
 0.00."""
 
 

@@ -173,7 +173,7 @@ class TreeFromModel(DistributionDrafter):
         state.slot.scratch, state.scratch_of, state.is_tree = 0, {}, False
 
     def runs_on_device(self, sequence: Sequence) -> bool:
-        """Return whether the draft model is on the target's device, and its KV cache lacks at most two tokens."""
+        """Return whether the draft model is on the target's device, with at most two tokens missing in its KV cache."""
         models, slot = sequence.models, sequence.state.drafter.slot
         assert models.drafter is not None
         return (

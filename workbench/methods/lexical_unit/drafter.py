@@ -23,7 +23,7 @@ from workbench.models.loading import Models
 from workbench.models.side_passes import recompute_logits
 
 GAP = "_"
-"""Placeholder token at the positions of future tokens. If a tokenizer lacks it, the text's first token is used."""
+"""Placeholder token at the positions of future tokens. If it has no token id, the prompt's first token is used."""
 
 
 @dataclass(slots=True)

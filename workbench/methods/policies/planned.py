@@ -34,7 +34,7 @@ class RoundEstimates:
 
     Attributes:
         parts: drafter, verifier, tree builder and models with which the rounds ran.
-        stats_reader: reader of the tokens and times of the last round.
+        stats_reader: reader of the token counts and times of the last round.
         seconds: times of the last rounds, by draft length. Length 0: plain rounds, without a draft.
         accepted: number of accepted drafts by level.
         tested: for each level, number of rounds that planned a draft of at least this depth and accepted all earlier

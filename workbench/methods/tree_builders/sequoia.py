@@ -63,7 +63,7 @@ class PlannedTree:
     Attributes:
         inputs: inputs of the planning: maximum number of levels, maximum number of nodes, and the acceptance
             probability of each sibling.
-        paths: nodes as paths of ranks; parents before children, earlier siblings first.
+        paths: nodes as paths of sibling ranks; parents before children, earlier siblings first.
         tokens: expected number of tokens per round, including the target's own token.
         seconds: expected seconds per round; 0 if costs are not known.
     """
@@ -309,7 +309,7 @@ def draw(growth: PartialTree, paths: tuple[Path, ...], grown: TreeExplanation, t
 
     Args:
         growth: partial tree to which nodes are added.
-        paths: nodes as paths of ranks.
+        paths: nodes as paths of sibling ranks.
         grown: explanation of the nodes for the trace.
         top_k: number of likeliest tokens to draw from; 0: draw from the whole distribution.
     """

@@ -1,4 +1,4 @@
-"""Approximate verifier that accepts drafts of high draft probability unverified, and computes its deviation."""
+"""Approximate verifier: accept drafts of high draft probability unverified; compute the output's deviation from p."""
 
 from __future__ import annotations
 
