@@ -194,7 +194,7 @@ class AttentionNet(TrainedNet):
         return self
 
     def unpack(self: _Net) -> _Net:
-        """Drop the packed copies of the weights, which support no gradients, and use the original weights again."""
+        """Drop the weights' copies in the faster layout, which support no gradients, and use the original weights."""
         self._matrices = {}
         return self
 

@@ -251,7 +251,7 @@ class Lookahead(Drafter):
         return state.probing
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Add the target's predictions as a new row to the lookahead window, and its columns' n-grams to the pool."""
+        """Add the target's predictions to the lookahead window as a new row, and its columns to the n-gram pool."""
         state: LookaheadState = sequence.state.drafter
         state.now += 1
         state.n_pool_hits += len(feedback.result.path) if state.drafted else 0

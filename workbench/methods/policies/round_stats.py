@@ -53,7 +53,7 @@ class RoundStatsReader:
         self._run = RoundStats(feedback.plan.depth, len(feedback.tokens), n_accepted, len(feedback.emitted))
 
     def take_last_round(self, sequence: Sequence) -> RoundStats | None:
-        """Return statistics of the sequence's last round, once; None if no round has ended since the last call."""
+        """Return token counts and times of the sequence's last round; None if none has ended since the last call."""
         stats, self._run = self._run, None
         rounds = sequence.trace.rounds
         if stats is None or not rounds:

@@ -137,7 +137,7 @@ class TypicalAcceptance(Verifier):
         return VerificationResult(path, int(bonus[position]), bool(children_of(parents)[position]), results, {})
 
     def needs_uniform(self, sampling: SamplingParams) -> bool:
-        """Return False, because the acceptance test compares with a threshold and needs no random numbers."""
+        """Return False: the acceptance test compares with a threshold, so it needs no random numbers."""
         return False
 
 
