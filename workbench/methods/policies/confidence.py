@@ -13,7 +13,7 @@ from workbench.engine.request import Sequence
 from workbench.methods.policies.fixed import DEPTH
 
 SIGNAL = "drafter's largest probability at the last stopping test"
-"""Name of the trace signal for the drafter's largest probability at the last test, compared with the threshold."""
+"""Name of the trace signal for the drafter's largest probability at the last stopping test."""
 
 
 @dataclass(frozen=True)
