@@ -96,7 +96,7 @@ def table(methods: Iterable[Method]) -> dict[str, dict[str, float]]:
 def unsound_kinds(
     method: Method, verifier: Verifier, tree_builder: TreeBuilder | type[TreeBuilder] | None = None
 ) -> list[Sampling]:
-    """Return the ways in which a method may draw siblings and for which the verifier is not exact.
+    """Return those of a method's ways of drawing siblings for which a verifier is not exact.
 
     The list is empty for a verifier that is exact for no drafts at all.
     """

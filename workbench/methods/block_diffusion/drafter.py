@@ -140,7 +140,7 @@ class BlockNet(TrainedNet):
 
     kind: ClassVar[str] = "block-diffusion"
     accuracy: ClassVar[tuple[tuple[float, ...], ...]] = ()
-    """Accuracy of the r-th most likely token at each block position. It is empty, because it was not measured."""
+    """Accuracy of the r-th most likely token at each block position; empty, because it is not measured for this net."""
 
     def __init__(
         self,

@@ -42,7 +42,7 @@ class PARDNet(FeatureNet):
     predicts_features: ClassVar[bool] = False
     input_fusion: ClassVar[str] = CUSTOM
     accuracy: ClassVar[tuple[tuple[float, ...], ...]] = ()
-    """Accuracy of the r-th most likely token at each draft position. It is empty, because it was not measured."""
+    """Accuracy of the r-th most likely token at each draft position; empty, because it is not measured for this net."""
 
     def __init__(
         self, width: int, heads: int, ffn: int, context: int = 1024, head_size: int = 0, **options: Any
