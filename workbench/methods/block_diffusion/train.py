@@ -33,8 +33,8 @@ from workbench.training.loop import RunResult
 from workbench.training.trainer import Curve
 
 DECAY = 4.0
-"""Number of positions after which the weight of a token's loss has dropped to 1/e of the first token's, chosen for
-blocks of 8. The weights decrease because all drafted tokens after a wrong one are rejected."""
+"""Number of positions after which the weight of a token's loss has dropped to 1/e of the first token's. A block has 8
+positions by default. The weights decrease because all drafted tokens after a wrong one are rejected."""
 ANCHORS = 16
 """Maximum number of blocks sampled from a training answer each time it is used. The DFlash paper samples 512, from
 texts of thousands of tokens."""
