@@ -22,7 +22,7 @@ CELL_CHOICES = ("policy", "grower")
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Policies and tree builders that one method combines with one verifier under the same promise about the output.
+    """Policies and tree builders that one method combines with one verifier under the same guarantee about the output.
 
     An offer is an entry of a cell in the matrix of drafters by verifiers.
 
@@ -35,11 +35,11 @@ class Offer:
             if it does.
         ways: names of the policies ("policy") and tree builders ("grower") in these combinations. If the method has
             only one policy or only one tree builder, that key is left out.
-        standing: status on the exactness board. If the combinations include the method's default policy and tree
-            builder, the status of these defaults. Otherwise the common status of all combinations with at most one
-            non-default policy or tree builder. If their statuses differ: "broken" if one of them is broken, else
+        standing: result of the exactness tests. If the combinations include the method's default policy and tree
+            builder, the result of these defaults. Otherwise the common result of all combinations with at most one
+            non-default policy or tree builder. If their results differ: "broken" if one of them is broken, else
             "unproven".
-        policies: status on the exactness board of the method with each policy, by the policy's name; with this verifier
+        policies: result of the exactness tests of the method with each policy, by the policy's name; with this verifier
             and the default tree builder.
         only: name of the policy ("policy") or tree builder ("grower") if the method has only one.
         greyed: whether the pages show the combinations in grey, because the verifier is exact for other drafts than
@@ -58,7 +58,7 @@ class Offer:
     greyed: bool = False
 
     def to_wire(self) -> dict[str, Any]:
-        """Return a method's combinations in one cell of the matrix as JSON values."""
+        """Return the combinations in one cell of the matrix of drafters by verifiers as JSON values."""
         ways = {name: list(values) for name, values in self.ways.items()}
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return fields | {"ways": ways, "policies": dict(self.policies), "only": dict(self.only)}
@@ -71,9 +71,9 @@ def matrix(
 
     Args:
         methods: methods of the registry; those that do not draft are left out.
-        standings: status of each method on the exactness board, by registry name.
-        choices: status on the exactness board of methods with one non-default policy, tree builder or verifier, by
-            (`setting_name`, promise).
+        standings: result of each method's exactness tests, by registry name.
+        choices: results of the exactness tests of methods with one non-default policy, tree builder or verifier, by
+            (`setting_name`, guarantee about the output).
 
     Returns:
         `verifiers`: names in the order of the registry. `rows`: for each drafter class, `drafter` (name of the class),
@@ -111,14 +111,14 @@ def title(verifier: Verifier) -> str:
 def offers(
     method: Method, verifier: str, standing: str, evidence: Mapping[tuple[str, str], str] | None = None
 ) -> list[Offer]:
-    """Return a method's combinations with one verifier, grouped by promise; empty if the method lacks this verifier.
+    """Return a method's combinations with one verifier, grouped by guarantee; empty if the method lacks this verifier.
 
     Args:
         method: a method that drafts.
         verifier: name of the verifier, as `title` returns it.
-        standing: status on the exactness board of the method with its default verifier, policy and tree builder.
-        evidence: status on the exactness board of the method with one non-default policy, tree builder or verifier, by
-            (`setting_name`, promise).
+        standing: result of the exactness tests of the method with its default verifier, policy and tree builder.
+        evidence: results of the exactness tests of the method with one non-default policy, tree builder or verifier,
+            by (`setting_name`, guarantee about the output).
     """
     matches = [v for v in method.verifiers if title(v) == verifier]
     if not matches:
@@ -180,7 +180,7 @@ def has_default_parts(configured: ConfiguredMethod) -> bool:
 
 
 def setting_name(configured: ConfiguredMethod) -> str:
-    """Return the exactness board's name of a method with changed parameters: "draft-model, verifier=k-seq"."""
+    """Return a configured method's name in the table of exactness tests, such as "draft-model, verifier=k-seq"."""
     return f"{configured.name}, {changed_params(configured)}"
 
 
@@ -192,7 +192,7 @@ def changed_params(configured: ConfiguredMethod) -> str:
 
 
 def _combine_statuses(pairs: Sequence[tuple[bool, str]]) -> str:
-    """Combine the exactness-board statuses of several combinations to one status.
+    """Combine the results of exactness tests ("shown", "broken", …) of several combinations to one status.
 
     If the default combination is given, the result is its status. Otherwise the result is the status that all
     combinations have in common. If their statuses differ, the result is "broken" if one of them is "broken", else
@@ -208,12 +208,12 @@ def _combine_statuses(pairs: Sequence[tuple[bool, str]]) -> str:
 
 
 def _standing(method: Method, promise: Promise, standing: str, as_usual: bool) -> str:
-    """Return the status of a combination of verifier, policy and tree builder that has no entry on the exactness board.
+    """Return the exactness result of a combination of verifier, policy and tree builder that was not tested itself.
 
     Args:
         method: method of the combination.
         promise: guarantee of the combination.
-        standing: status of the method with its default verifier, policy and tree builder.
+        standing: result of the method with its default verifier, policy and tree builder.
         as_usual: whether the combination has the default verifier, policy and tree builder.
     """
     if promise is method.promise and as_usual:

@@ -29,7 +29,7 @@ Q = (0.8, 0.1, 0.1)
 HALVINGS = 14
 """Number of bisection steps in the search for the random number at which a verifier's choice changes."""
 LEAST = 0.005
-"""Smallest deviation that the page's texts show. They round to two digits, so a smaller deviation would appear as
+"""Smallest deviation that the web page's texts show. They round to two digits, so a smaller deviation would appear as
 0.00."""
 
 
@@ -96,7 +96,7 @@ def table(methods: Iterable[Method]) -> dict[str, dict[str, float]]:
 def unsound_kinds(
     method: Method, verifier: Verifier, tree_builder: TreeBuilder | type[TreeBuilder] | None = None
 ) -> list[Sampling]:
-    """Return the ways in which a method may draw siblings and for which the verifier is not exact.
+    """Return those of a method's ways of drawing siblings for which a verifier is not exact.
 
     The list is empty for a verifier that is exact for no drafts at all.
     """

@@ -1,9 +1,9 @@
-"""Facts about decoding methods that are available without PyTorch, for example to check requests.
+"""Metadata of decoding methods that are available without PyTorch, for example to check requests.
 
-The facts are names, promises about the output, requirements and parameters. A file in the user's cache folder contains
-them. The first process that needs them after a declaration has changed writes the file from the registry. If the
-registry has been imported already, or if there are user-defined methods, which the file cannot contain, the registry is
-used instead of the file.
+The metadata are names, guarantees about the output, requirements and parameters. A file in the user's cache folder
+contains them. The first process that needs them after a declaration has changed writes the file from the registry. If
+the registry has been imported already, or if there are user-defined methods, which the file cannot contain, the
+registry is used instead of the file.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from workbench.decoders.method import Method
 
 CACHE = "catalogue.json"
-"""Name of the file with facts about all methods in the user's cache folder."""
+"""Name of the file with the metadata of all methods in the user's cache folder."""
 PROMISES = (
     "*exact*: the target's own distribution, whatever the drafter; *approximate*: deviates from it by an amount that "
     "a parameter sets; *simulation*: uses information that no real drafter has."
 )
-"""Meaning of the promises about a method's output, in Markdown, as a legend for tables of methods."""
+"""Meaning of each guarantee about a method's output, in Markdown, as a legend for tables of methods."""
 PLAIN = "autoregressive"
 _REGISTRY = "workbench.methods.registry"
 _SAMPLING = Path(__file__).resolve().parents[1] / "core" / "sampling.py"
@@ -58,7 +58,7 @@ LISTS = ("needs", "differs", "simulating")
 
 @dataclass(frozen=True, slots=True)
 class MethodInfo:
-    """Facts about a decoding method as plain data.
+    """Metadata of a decoding method as plain data.
 
     Attributes:
         name: registry name.
@@ -103,7 +103,7 @@ class MethodInfo:
 
     @classmethod
     def of(cls, method: Method, costs: Mapping[str, Mapping[str, float]] | None = None) -> MethodInfo:
-        """Return the facts about a registered method.
+        """Return the metadata of a registered method.
 
         Args:
             method: method of the registry.
@@ -123,14 +123,14 @@ class MethodInfo:
 
     @classmethod
     def from_wire(cls, wire: dict[str, Any]) -> MethodInfo:
-        """Create the facts about a method from JSON values that `to_wire` returned."""
+        """Create the metadata of a method from the JSON values that `to_wire` returned."""
         params = [ParamSpec.from_wire(spec) for spec in wire["params"]]
         fields: dict[str, Any] = {name: tuple(wire[name]) for name in LISTS}
         fields["params"] = {spec.name: spec for spec in params}
         return cls(**wire | fields)
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the facts about the method as JSON values."""
+        """Return the metadata of the method as JSON values."""
         wire = {name: getattr(self, name) for name in self.__dataclass_fields__}
         lists = {name: list(wire[name]) for name in LISTS}
         return wire | lists | {"params": [spec.to_wire() for spec in self.params.values()]}
@@ -174,7 +174,7 @@ class MethodInfo:
 
 @lru_cache(maxsize=256)
 def describe(method: Method) -> MethodInfo:
-    """Return the facts about a registered method. They are computed once per method, because pages need them often.
+    """Return the metadata of a registered method. They are computed once per method, because pages need them often.
 
     Callers must not change the result.
     """
@@ -182,7 +182,7 @@ def describe(method: Method) -> MethodInfo:
 
 
 def methods() -> list[MethodInfo]:
-    """Return the facts about all methods, in the order of the catalogue."""
+    """Return the metadata of all methods, in the order of the catalogue."""
     if _has_registry() or has_user_methods() or is_stale():
         return list(_of_registry())
     return list(_cached().methods.values())
@@ -199,10 +199,10 @@ def trainable_heads() -> list[str]:
 
 
 def get(name: str) -> MethodInfo:
-    """Return the facts about the decoding method with the given name.
+    """Return the metadata of the decoding method with the given name.
 
-    The registry is imported only if the file with the facts cannot be used: it is stale or lacks the name, or user code
-    may have replaced the method, for example with another verifier (`register(…, replace=True)`).
+    The registry is imported only if the file with the metadata cannot be used: it is stale or lacks the name, or user
+    code may have replaced the method, for example with another verifier (`register(…, replace=True)`).
 
     Raises:
         UnknownNameError: no method has this name; the message lists the nearest known names.
@@ -216,7 +216,7 @@ def get(name: str) -> MethodInfo:
 
 
 def check(name: str, values: Mapping[str, Any]) -> MethodInfo:
-    """Check a decoding method's name, its parameters and the sampling parameters, and return the facts about it.
+    """Check a decoding method's name, its parameters and the sampling parameters, and return its metadata.
 
     Raises:
         UnknownNameError: there is no such method or parameter.
@@ -237,7 +237,7 @@ def sampling() -> Mapping[str, ParamSpec]:
 
 
 def is_stale() -> bool:
-    """Return whether the cache file with facts about methods is missing, damaged or out of date."""
+    """Return whether the cache file with the metadata of methods is missing, damaged or out of date."""
     return not _cached().methods
 
 
@@ -248,9 +248,9 @@ def deviations() -> Mapping[str, Mapping[str, float]]:
 
 
 def save() -> dict[str, Any]:
-    """Return the facts about all methods, and write them to the user's cache folder.
+    """Return the metadata of all methods, and write them to the user's cache folder.
 
-    The file is not written if there may be user-defined methods.
+    The file is not written if there may be user-defined methods, which it cannot contain.
     """
     content = facts()
     if not has_user_methods():
@@ -260,7 +260,7 @@ def save() -> dict[str, Any]:
 
 
 def facts() -> dict[str, Any]:
-    """Return the facts about all methods as JSON values for the cache file, computed from the current registry."""
+    """Return the metadata of all methods as JSON values for the cache file, computed from the current registry."""
     from workbench.core.sampling import SamplingParams
     from workbench.methods import deviation, registry
 
@@ -312,7 +312,7 @@ def _unsound(method: Method, costs: Mapping[str, Mapping[str, float]] | None) ->
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """Facts about all methods, as read from the file in the user's cache folder."""
+    """Metadata of all methods, as read from the file in the user's cache folder."""
 
     methods: Mapping[str, MethodInfo]
     sampling: Mapping[str, ParamSpec]
@@ -321,7 +321,7 @@ class _Facts:
 
 @cache
 def _cached() -> _Facts:
-    """Read the cache file with facts about methods, once per process.
+    """Read the cache file with the metadata of methods, once per process.
 
     The result is empty if the file is missing, damaged or out of date.
     """
@@ -337,7 +337,7 @@ def _cached() -> _Facts:
 
 
 def _registry() -> Any:
-    """Import the method registry, and rewrite the cache file with facts about methods if it is out of date."""
+    """Import the method registry, and rewrite the cache file with the metadata of methods if it is out of date."""
     from workbench.methods import registry
 
     if is_stale():

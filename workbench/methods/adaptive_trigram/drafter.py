@@ -77,7 +77,7 @@ class AdaptiveTrigram(Drafter):
         return WARM_NOTICE if self.warm else ""
 
     def state_key(self) -> Hashable:
-        """Return the key of the tri-gram table, for reuse by later drafters.
+        """Return the cache key under which later drafters find the tri-gram table.
 
         It contains the parameters of the table, but not those of the search.
         """

@@ -93,7 +93,7 @@ class Aggressive(Drafter):
         return frozenset({Sampling.DETERMINISTIC})
 
     def state_key(self) -> Hashable:
-        """Return the key of the alignment, for reuse by later drafters.
+        """Return the cache key under which later drafters find the alignment.
 
         It contains the parameters on which the source text and the alignment depend.
         """

@@ -64,7 +64,7 @@ class TrainingKV:
     keys_values: Float[Tensor, "two B H n d"]
 
     def append(self, new: Float[Tensor, "two B H m d"]) -> tuple[Tensor, Tensor]:
-        """Return keys and values of the text, followed by the block's keys and values, [B, H, n + m, d] each."""
+        """Return the keys and the values of the text's n positions, followed by those of the block's m positions."""
         keys, values = torch.cat([self.keys_values, new], 3).unbind(0)
         return keys, values
 
@@ -124,7 +124,8 @@ class BlockNet(TrainedNet):
         taps: numbers of the T target layers whose outputs are fused, counted from 1, ascending.
         block: positions of a block, including the one of the known token.
         layers: number of the drafter's layers.
-        cond: rank of the fusion from T · D to D; at full rank, it would hold most weights of a two-layer drafter.
+        cond: width of the bottleneck (rank) of the linear fusion from T · D to D; at full rank, the fusion would hold
+            most weights of a two-layer drafter.
         context: maximum sequence length, in positions.
         head_size: size of an attention head; 0: the width divided by the number of heads.
 
@@ -139,7 +140,7 @@ class BlockNet(TrainedNet):
 
     kind: ClassVar[str] = "block-diffusion"
     accuracy: ClassVar[tuple[tuple[float, ...], ...]] = ()
-    """Accuracy of the r-th most likely token at each block position. It is empty, because it was not measured."""
+    """Accuracy of the r-th most likely token at each block position; empty, because it is not measured for this net."""
 
     def __init__(
         self,
@@ -239,7 +240,7 @@ class BlockNet(TrainedNet):
         return self(x, places, caches, torch.cat([text, same_block], 2).unsqueeze(1)).unflatten(1, (a, m))
 
     def prepare_for_drafting(self) -> BlockNet:
-        """Prepare the block diffusion net for drafting: disable gradients, and pack the layers' weights."""
+        """Prepare the block diffusion net for drafting: disable gradients, copy its weights into a faster layout."""
         super().prepare_for_drafting()
         for layer in self.decoder_layers:
             layer.prepare_for_drafting()
@@ -284,8 +285,8 @@ class BlockState:
         kv_caches: KV cache of the text, for each layer of the drafter.
         position: position at which the next block begins. All earlier positions have entries in `kv_caches`, or hidden
             states in `new_hidden_states`.
-        new_hidden_states: for each round, hidden states of the target, [1, m, T · D], from which keys and values have
-            not been computed yet.
+        new_hidden_states: for each round, the target's hidden states of T layers at m positions, [1, m, T · D], from
+            which keys and values have not been computed yet.
     """
 
     net: BlockNet

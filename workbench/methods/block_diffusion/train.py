@@ -33,8 +33,8 @@ from workbench.training.loop import RunResult
 from workbench.training.trainer import Curve
 
 DECAY = 4.0
-"""Number of positions after which a token's loss has 1/e of the weight of the first token's loss, in blocks of 8.
-The weights decrease because all drafted tokens after a wrong one are rejected."""
+"""Number of positions after which the weight of a token's loss has dropped to 1/e of the first token's. A block has 8
+positions by default. The weights decrease because all drafted tokens after a wrong one are rejected."""
 ANCHORS = 16
 """Maximum number of blocks sampled from a training answer each time it is used. The DFlash paper samples 512, from
 texts of thousands of tokens."""
@@ -51,7 +51,7 @@ class Options(LayerOptions):
         block: Block size in positions, including the known token.
         layers: Number of the drafter's layers.
         taps: Target layers whose outputs are fused, counted from 1; none: a low, a middle and a high layer.
-        cond: Rank of the fusion.
+        cond: Width of the bottleneck (rank) of the linear map that fuses the target layers' outputs.
     """
 
     method: str = BlockNet.kind

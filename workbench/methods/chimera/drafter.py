@@ -119,7 +119,7 @@ class ChimeraHeads(PrefixHeads):
         return [self.layer]
 
     def prepare_for_drafting(self) -> ChimeraHeads:
-        """Prepare Chimera's net for drafting: disable gradients, and pack the fusion layer's weights."""
+        """Prepare Chimera's net for drafting: disable gradients, and copy the fusion layer into a faster layout."""
         super().prepare_for_drafting()
         self.layer.prepare_for_drafting()
         return self

@@ -201,7 +201,7 @@ class CloverHeads(PrefixHeads):
         return self.block.decoders
 
     def prepare_for_drafting(self) -> CloverHeads:
-        """Prepare Clover's net for drafting: disable gradients, and pack the augmenting block's weights."""
+        """Prepare Clover's net for drafting: disable gradients, and copy the augmenting block into a faster layout."""
         super().prepare_for_drafting()
         for layer in self.block.decoders:
             layer.prepare_for_drafting()

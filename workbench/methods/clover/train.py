@@ -55,8 +55,8 @@ def guesses(
 
     Args:
         net: Clover's net.
-        embedding: the target's embedding, [V, D].
-        ids: padded dialogues, int64 [B, n].
+        embedding: the target's embedding of V tokens in width D, [V, D].
+        ids: B padded dialogues of n tokens, int64 [B, n].
         features: the target's features, [B, n, D].
         answer: mask of the positions whose feature predicts a token of an answer, bool [B, n].
         sample: indices into the positions with at least one token to predict; None: all of these positions.

@@ -33,7 +33,7 @@ class DraftKVCache:
     def append(self, new: Float[Tensor, "two 1 H n d"]) -> tuple[Tensor, Tensor]:
         """Append the keys and values of n positions to the KV cache.
 
-        Return the keys and the values of all entries in use, old and new, [1, H, n_used, d] each.
+        Return the keys and the values of all entries in use, old and new, [1, H, n_used, d] each (H heads of size d).
         """
         buffer, start = self.reserve(new.shape[3])
         buffer[:, :, :, start : self.n_used] = new
@@ -69,7 +69,7 @@ class DraftKVCache:
 
     @property
     def bytes_each(self) -> int:
-        """Return the size of one KV cache entry in bytes, keys and values together."""
+        """Return the size of one KV cache entry in bytes: keys and values of one position in this layer, all heads."""
         return self._buffer[:, :, :, 0].numel() * self._buffer.element_size()
 
 
@@ -161,7 +161,7 @@ class AttentionNet(TrainedNet):
     def project_qkv(
         self, qkv_input: Float[Tensor, "B n R"], positions: Int[Tensor, "*b n"]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries and keys after RoPE, and values, [B, H, n, d] each.
+        """Return queries and keys after RoPE, and values, [B, H, n, d] each, for B sequences and H heads of size d.
 
         Args:
             qkv_input: input of the projections.
@@ -194,7 +194,7 @@ class AttentionNet(TrainedNet):
         return self
 
     def unpack(self: _Net) -> _Net:
-        """Drop the packed copies of the weights, which support no gradients, and use the original weights again."""
+        """Drop the weights' copies in the faster layout, which support no gradients, and use the original weights."""
         self._matrices = {}
         return self
 

@@ -38,9 +38,9 @@ class LevelOutput(NamedTuple):
     """Outputs of the drafter's layer and of the LM head for k pairs of a token and a feature.
 
     Attributes:
-        states: output states of the layer, [k, D].
+        states: output states of the layer of width D, [k, D].
         logits: logits over the K tokens of the draft vocabulary, bfloat16 [k, K].
-        summary: softmax summary of each pair's logits, with the most likely tokens.
+        summary: for each pair, the most likely tokens, their probabilities and the entropy.
     """
 
     states: Tensor

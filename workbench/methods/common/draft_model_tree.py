@@ -34,8 +34,8 @@ class DraftModelState:
         slot: slot of the draft model's KV cache.
         scratch_of: for each node of the last tree that the draft model read, the index of its entry in the scratch part
             of the slot. Nodes that were read as one averaged embedding have no entry.
-        scratch_index: the same as `scratch_of` on the device, for rounds that the host reads late: int64 [N], −1 for
-            nodes without an entry.
+        scratch_index: the same as `scratch_of` on the device, for rounds whose results the host reads later: int64
+            [N] for N nodes, −1 for nodes without an entry.
         is_tree: whether the last draft was a tree rather than a chain drafted in lock-step with other sequences.
     """
 
@@ -105,7 +105,7 @@ class ModelGrowth(PartialTree):
         self.state.scratch_of = {i: place[node] for i, node in enumerate(final) if node in place}
 
     def _scratch_index(self, nodes: Int[Tensor, " kept"] | None) -> Int64[Tensor, " N"]:
-        """Return the index of each drafted node's KV cache entry, −1 for nodes without one. Does not synchronise."""
+        """Return each drafted node's KV cache index, −1 for nodes without an entry. Does not wait for the device."""
         index = torch.full((self.n,), -1, device=self.device)
         if self.expanded:
             expanded = torch.cat(self.expanded)
@@ -172,7 +172,7 @@ class TreeFromModel(DistributionDrafter):
         state.slot.scratch, state.scratch_of, state.is_tree = 0, {}, False
 
     def runs_on_device(self, sequence: Sequence) -> bool:
-        """Return whether the draft model is on the target's device and lacks at most the last two tokens."""
+        """Return whether the draft model is on the target's device, with at most two tokens missing in its KV cache."""
         models, slot = sequence.models, sequence.state.drafter.slot
         assert models.drafter is not None
         return (
@@ -184,13 +184,13 @@ class TreeFromModel(DistributionDrafter):
         )
 
     def begin_on_device(self, sequence: DeviceSequence, bound: int) -> Slot:
-        """Let the draft model's forward passes read the number of its entries on the device."""
+        """Let the draft model's forward passes read the length of its KV cache from device memory."""
         slot: Slot = sequence.state.drafter.slot
         slot.scratch, slot.on_device = 0, DeviceLength(sequence.on_device.draft_length, bound)
         return slot
 
     def commit_on_device(self, sequence: DeviceSequence, path: DevicePath) -> None:
-        """Move the entries of accepted nodes behind the committed ones; the last accepted node is read again."""
+        """Move the accepted nodes' KV cache entries after the committed ones; the last accepted node is read again."""
         state: DraftModelState = sequence.state.drafter
         if (index := state.scratch_index) is None:
             return
@@ -202,7 +202,7 @@ class TreeFromModel(DistributionDrafter):
         state.scratch_index = None
 
     def end_on_device(self, sequence: Sequence) -> None:
-        """Count the entries that the draft model certainly has: all committed tokens but the last two."""
+        """Set the KV cache's length to the entries that certainly exist: all committed tokens but the last two."""
         state: DraftModelState = sequence.state.drafter
         state.slot.scratch, state.slot.on_device = 0, None
         state.slot.length, state.scratch_of, state.is_tree = len(sequence.committed) - LAST, {}, False

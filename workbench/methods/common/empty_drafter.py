@@ -21,7 +21,7 @@ class EmptyDrafter(Drafter):
         return frozenset({Sampling.DETERMINISTIC})
 
     def runs_on_device(self, sequence: Sequence) -> bool:
-        """Return True: nothing is drafted."""
+        """Return True, because an empty draft needs no committed tokens on the host."""
         return True
 
     def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:

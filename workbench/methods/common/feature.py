@@ -43,8 +43,8 @@ class FeatureState:
         head: the target's LM head, over the tokens of the draft vocabulary.
         kv_cache: KV cache of the drafter.
         position: position of the next pair in the text.
-        guess: feature predicted from the newest pair whose token is committed, [1, D]; [k, D] if the drafter predicts k
-            features at once; None before the first pair.
+        guess: feature of width D predicted from the newest pair whose token is committed, [1, D]; [k, D] if the drafter
+            predicts k features at once; None before the first pair.
         features: the target's features at accepted positions that the drafter has not read yet, [m, D] per round.
         tokens: for each feature in `features`, the token at the next position.
         compiled_net: compiled version of the net's layer and the LM head; None if it is not available.
@@ -387,7 +387,7 @@ def image_trace(prompt: PromptFeatures, inputs: PromptInputs, state: FeatureStat
     Args:
         prompt: the target's embeddings and features of the prompt.
         inputs: inputs of the drafter's layer for this prompt.
-        state: drafting state, whose KV cache gives the size of an entry in bytes.
+        state: drafting state, whose KV cache gives the size of the entry of one position in bytes.
     """
     sizes = [end - start for start, end in prompt.spans]
     views, entry_bytes = inputs.images, state.kv_cache.bytes_each

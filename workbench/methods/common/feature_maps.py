@@ -136,7 +136,7 @@ def _on_patches(
 
 
 def _patch_shares(image: CompressedImage, size: int) -> Float[Tensor, "M N"]:
-    """Return the share of each of an image's N patches (columns) in each of its M compressed inputs (rows)."""
+    """Return the weight of each of an image's N patches (columns) in each of its M compressed inputs (rows)."""
     if image.weights is not None:
         return image.weights
     parts = image.blocks or [[i] for i in (range(size) if image.kept_indices is None else image.kept_indices)]

@@ -58,7 +58,7 @@ class ReducedTargetDrafter(Drafter):
     source: ClassVar[str]
 
     def reduced_target(self, sequence: Sequence) -> ReducedTarget:
-        """Return the reduced target (skipped layers or smaller MLPs) that drafts in this round, and record it."""
+        """Return the reduced target (fewer layers or smaller MLPs) of this round, and record it in the trace."""
         raise NotImplementedError
 
     def propose(self, sequences: abc.Sequence[Sequence]) -> list[DraftTree]:

@@ -1,4 +1,4 @@
-"""Parts, claims and suite entries that methods of one family share, so that a declaration states only its differences.
+"""Parts, claims and benchmark settings that methods of one family share. A declaration states only its differences.
 
 A preset of parts returns keyword arguments of `Method`: `Method("name", **tree_head(BestFirst(), depth=5), ...)`.
 """
@@ -28,7 +28,7 @@ CHAIN_AND_TREE = {
         Setting("tree", {"nodes": 16, "depth": 4}),
     )
 }
-"""Suite entries of heads with a template tree: a chain and a tree."""
+"""Settings that the benchmark suite runs for heads with a template tree: a chain and a tree."""
 
 
 class Parts(TypedDict):
@@ -97,9 +97,9 @@ def claim_over_medusa(setting: str, source: str, *, key: str = "medusa", nodes: 
     """Return the claim that a head's τ is larger than Medusa's at temperature 0.
 
     Args:
-        setting: the paper's models and data, and its figure.
+        setting: the paper's models and data, and the value that it reports.
         source: paper, section and address.
-        key: distinguishes the claims of the method.
+        key: name that distinguishes this claim from other claims of the method.
         nodes: number of nodes of both trees; None: the methods' defaults, which are equal.
     """
     params = {} if nodes is None else {"nodes": nodes}

@@ -1,6 +1,6 @@
 """Draft from the target's predictions at probe positions of the forward pass that verifies the previous draft.
 
-Probes s(1), s(2), … are extra positions that follow nodes of the draft, each at the position of an unknown token. The
+Probes s(1), s(2), … are extra positions that follow nodes of the draft, each at the position of a future token. The
 target's prediction at a probe is a guess at the token after it. So one forward pass verifies a draft and guesses the
 next one:
 
@@ -139,7 +139,7 @@ class ProbeDrafter(DistributionDrafter):
         )
 
     def probes(self, sequence: Sequence, tree: DraftTree) -> Probes | None:
-        """Return the probes (extra positions for drafting) after root and draft nodes; None if there are none."""
+        """Return the probes (extra positions for drafting) after the root and each node; None if there are none."""
         state: ProbeState = sequence.state.drafter
         useful = min(state.net.levels, sequence.remaining - 2) if sequence.state.plan.depth else 0
         state.probing, state.probe_counts = None, probes_per_node(sequence, tree, useful)

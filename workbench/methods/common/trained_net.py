@@ -83,8 +83,8 @@ class LevelNet(TrainedNet):
     """Base class of nets with one prediction per draft level. The accuracy of each level is measured after training."""
 
     accuracy: tuple[tuple[float, ...], ...] = ()
-    """Accuracy on held-out text, [K, 10]: entry (k, r) is the share of positions at which the r-th most likely token
-    of draft level k was correct, after a path of correct tokens."""
+    """Accuracy on held-out text for K draft levels, [K, 10]: entry (k, r) is the share of positions at which the r-th
+    most likely token of draft level k was correct, after a path of correct tokens."""
 
     def config(self) -> dict[str, Any]:
         return super().config() | {"head_accuracy": self.accuracy}
@@ -152,7 +152,7 @@ def load_fitting(kind: type[_Net], models: Models, label: str, advice: str) -> _
 
 
 def head_of(kind: type[TrainedNet], models: Models) -> SharedHead:
-    """Return the target's LM head over the draft vocabulary of a trained net. It is packed once and cached.
+    """Return the target's LM head over the draft vocabulary of a trained net. It is built once and cached.
 
     Raises:
         ModelError: the draft vocabulary has tokens that the target does not have.

@@ -82,7 +82,7 @@ class Duo(ReducedTargetDrafter):
         return SmallMLPs(shared_copy, [shares.get(layer, 1.0) for layer in range(target.n_layers)])
 
     def reduced_target(self, sequence: Sequence) -> ReducedTarget:
-        """Return the target with the sequence's small MLPs, and record the retained activation shares in the trace."""
+        """Return the target with the sequence's small MLPs, and record the share of activations that each retains."""
         state: SmallMLPs = sequence.state.drafter
         sequence.report.signals.update(
             make_table_signals("retained activation share", {"feed-forward": state.retained_shares})

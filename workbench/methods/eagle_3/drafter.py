@@ -255,7 +255,7 @@ def _net(models: Models) -> Eagle3Net:
 def _head(net: Eagle3Net, models: Models) -> SharedHead:
     """Return the LM head of an EAGLE-3 net: its own, or the target's over the draft vocabulary.
 
-    The LM head is packed once and cached.
+    The LM head is built once and cached.
 
     Raises:
         ModelError: the net's draft vocabulary has tokens that the target does not have.

@@ -59,7 +59,7 @@ class Options(LayerOptions):
     ttt: int = 3
     taps: tuple[int, ...] = ()
     starts_from_eagle: ClassVar[bool] = True
-    """Whether training may start from a trained EAGLE layer: yes, because its weights have similar functions."""
+    """Whether training may start from a trained EAGLE layer: yes, most of its weights have a counterpart here."""
 
     def capture_layers(self, layers: int) -> tuple[int, ...]:
         return choose_capture_layers(self, layers)

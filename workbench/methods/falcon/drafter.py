@@ -68,7 +68,7 @@ class FalconNet(FeatureNet):
     packed_layers: ClassVar[tuple[str, ...]] = (*MEMORY[0], *MEMORY[1], "recall", *FeatureNet.packed_layers)
     no_random_init: ClassVar[tuple[str, ...]] = ("enter_", "carry_", "recall")
     accuracy: ClassVar[tuple[tuple[float, ...], ...]] = ()
-    """Accuracy of the r-th most likely token at each draft level. It is empty, because it was not measured."""
+    """Accuracy of the r-th most likely token at each draft level; empty, because it is not measured for this net."""
 
     def __init__(
         self, width: int, heads: int, ffn: int, context: int = 1024, block: int = 2, cond: int = 0,

@@ -1,6 +1,6 @@
 """Hidden transfer: predict hidden states of future tokens at a middle layer, and run them through the later layers.
 
-Trained matrices P(k) turn the output h(t) of middle layer l at position t into *pseudo hidden states* of the unknown
+Trained matrices P(k) turn the output h(t) of middle layer l at position t into *pseudo hidden states* of the future
 tokens at t + 1, t + 2, …. The pseudo hidden states enter layer l + 1, in addition to the draft, and the later layers
 refine them:
 
@@ -74,7 +74,9 @@ class Transfers(ProbeNet):
 
 @dataclass(frozen=True)
 class HiddenTransfer(ProbeDrafter):
-    """Draft with pseudo hidden states of future tokens in the verifying pass. `ProbeDrafter` describes the algorithm.
+    """Draft with predicted (pseudo) hidden states of future tokens, which the verifying pass processes as well.
+
+    `ProbeDrafter` describes the algorithm.
 
     Source: Wu et al. 2024, Parallel decoding via hidden transfer, arXiv:2404.12022, §3.
     """
@@ -105,9 +107,10 @@ class HiddenTransfer(ProbeDrafter):
         return ProbeState(net)
 
     def add_probe_inputs(self, sequence: Sequence, tree: DraftTree, layout: ProbeLayout, probes: Probes) -> Probes:
-        """Return the probes (extra positions for drafting) of a forward pass, with pseudo hidden states as inputs.
+        """Return the probes (extra positions for drafting) of a forward pass. Their inputs are pseudo hidden states.
 
-        The trace shows each pseudo hidden state with the token at the position from which it was computed.
+        The trace shows each pseudo hidden state (predicted hidden state of a future token) with the token at the
+        position from which it was computed.
         """
         net: Transfers = sequence.state.drafter.net
         tokens = torch.cat([to_device(sequence.committed[-1:], tree.tokens.device), tree.tokens])[layout.anchor]

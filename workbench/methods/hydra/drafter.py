@@ -134,7 +134,7 @@ class HydraDistributions(NodeDistributions):
         return self.state.head.top_tokens(self._logits(), k)
 
     def _logits(self) -> Float[Tensor, "w K"]:
-        """Return logits over the K tokens of the draft vocabulary, and add the computing time to that of the heads."""
+        """Return logits over the K tokens of the draft vocabulary, and add the time to the heads' measured time."""
         models = self.sequence.models
         start = models.target.clock.mark()
         logits = self.state.head(self.features)

@@ -83,8 +83,8 @@ def guesses(
 
     Args:
         net: the heads.
-        embedding: the target's embedding, [V, D].
-        ids: padded dialogues, int64 [B, n].
+        embedding: the target's embedding of V tokens in width D, [V, D].
+        ids: B padded dialogues of n tokens, int64 [B, n].
         features: the target's features, [B, n, D].
         answer: positions whose feature predicts a token of the answer, bool [B, n].
         sample: indices into the positions that have a next answer token to predict; None: all.

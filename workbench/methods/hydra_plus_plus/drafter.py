@@ -138,7 +138,7 @@ class HydraPlusPlusHeads(PrefixHeads):
         return [self.prefix]
 
     def prepare_for_drafting(self) -> HydraPlusPlusHeads:
-        """Prepare Hydra++'s net for drafting: disable gradients, and pack the prefix layer's weights."""
+        """Prepare Hydra++'s net for drafting: disable gradients, and copy the prefix layer into a faster layout."""
         super().prepare_for_drafting()
         self.prefix.prepare_for_drafting()
         return self
@@ -150,8 +150,8 @@ class PrefixState(HydraState):
 
     Attributes:
         kv_caches: KV cache of each layer in `PrefixHeads.text_layers`, computed from the target's features.
-        newest: the heads' input at the newest feature, [R]; None before the first feature.
-        features: the target's features that the layers have not read yet, in tensors [m, D].
+        newest: the heads' input at the newest feature, a vector; None before the first feature.
+        features: the target's features that the layers have not read yet, in one tensor per round.
     """
 
     kv_caches: list[DraftKVCache]
@@ -159,7 +159,7 @@ class PrefixState(HydraState):
     features: list[Tensor] = field(default_factory=list[Tensor])
 
     def catch_up(self, sequence: Sequence) -> Tensor | None:
-        """Run the prefix layers on all unread features in one call, and return the heads' newest input, [R]."""
+        """Run the prefix layers on all unread features in one call, and return the heads' newest input, a vector."""
         parts, self.features = self.features, []
         if any(map(len, parts)):
             features, begin = torch.cat(parts), self.kv_caches[0].n_used

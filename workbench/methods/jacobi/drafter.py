@@ -77,7 +77,7 @@ class Jacobi(Drafter):
         return frozenset({Sampling.DETERMINISTIC})
 
     def state_key(self) -> Hashable:
-        """Return the key of the guesses, for reuse by later drafters.
+        """Return the cache key under which later drafters find the guesses.
 
         It contains no parameter, because guesses depend on none.
         """

@@ -1,4 +1,4 @@
-"""Lexical unit decoding: the target's predictions at placeholders after the text become the next draft."""
+"""Lexical unit decoding: the target's predictions at placeholder tokens after the text become the next draft."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from workbench.models.loading import Models
 from workbench.models.side_passes import recompute_logits
 
 GAP = "_"
-"""Placeholder token for an unknown token. If a tokenizer lacks it, the text's first token is the placeholder."""
+"""Placeholder token at the positions of future tokens. If it has no token id, the prompt's first token is used."""
 
 
 @dataclass(slots=True)
 class Unit:
-    """Target's predictions of a sequence's next tokens, at placeholders after the text.
+    """Target's predictions of a sequence's next tokens, at placeholder tokens after the text.
 
     Attributes:
         blank: token id of the placeholder.
@@ -68,7 +68,7 @@ class UnitGrowth(PartialTree):
 
 @dataclass(frozen=True)
 class LexicalUnit(DistributionDrafter):
-    """Draft from the target's predictions at placeholders after the text: several positions at once, independently.
+    """Draft from the target's predictions at placeholder tokens after the text: several positions at once.
 
     A round may end at the last committed token or at any drafted one. After each of these K + 1 positions, the
     verification forward pass has m = `places` placeholders as probes: extra positions that are never accepted. A
@@ -87,7 +87,7 @@ class LexicalUnit(DistributionDrafter):
     places: int = param(2, ge=1, le=6, doc="m, number of placeholders after each position where a round may end")
 
     def init_state(self, sequence: Sequence, models: Models) -> Unit:
-        """Return a drafting state with the target's predictions at placeholders after the committed tokens.
+        """Return a drafting state with the target's predictions at placeholder tokens after the text.
 
         The last committed token is left out, because the target has not processed it yet.
         """
@@ -103,7 +103,7 @@ class LexicalUnit(DistributionDrafter):
         return self.places
 
     def begin(self, sequence: Sequence) -> UnitGrowth | None:
-        """Return an empty draft chain over the target's predictions at the placeholders; None without predictions."""
+        """Return an empty draft chain over the target's predictions at placeholder tokens; None without predictions."""
         state: Unit = sequence.state.drafter
         return None if state.logits is None else UnitGrowth(sequence, state.logits)
 
@@ -125,7 +125,7 @@ class LexicalUnit(DistributionDrafter):
         return Probes(tokens, parents, places, mask, tree.depth + m, "lexical-unit")
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Store the target's predictions at the placeholders after the last accepted position.
+        """Store the target's predictions at the placeholder tokens after the last accepted position.
 
         If another drafter drafted in this round, there are no such predictions.
         """

@@ -199,7 +199,7 @@ class Lookahead(Drafter):
         return frozenset({Sampling.DETERMINISTIC})
 
     def state_key(self) -> Hashable:
-        """Return the key of window and n-gram pool, for reuse by later drafters: the parameters of window and pool."""
+        """Return the cache key under which later drafters find window and pool: the parameters of both."""
         return "lookahead", self.window, self.ngram, self.guesses, self.follow, self.from_text
 
     def init_state(self, sequence: Sequence, models: Models) -> LookaheadState:
@@ -251,7 +251,7 @@ class Lookahead(Drafter):
         return state.probing
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Add the target's predictions as a new row to the lookahead window, and its columns' n-grams to the pool."""
+        """Add the target's predictions to the lookahead window as a new row, and its columns to the n-gram pool."""
         state: LookaheadState = sequence.state.drafter
         state.now += 1
         state.n_pool_hits += len(feedback.result.path) if state.drafted else 0

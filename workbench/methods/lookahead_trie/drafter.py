@@ -268,7 +268,7 @@ class LookaheadTrie(Drafter):
         return WARM_NOTICE if self.warm else ""
 
     def state_key(self) -> Hashable:
-        """Return the key of the trie, for reuse by later drafters. It contains no parameter of the look-up."""
+        """Return the cache key under which later drafters find the trie. It contains no parameter of the look-up."""
         return "lookahead-trie", self.branch_length, self.warm
 
     def init_state(self, sequence: Sequence, models: Models) -> TrieState:

@@ -37,13 +37,13 @@ TRAIN_ADVICE = "Train a head for this target: workbench train m2r2 --target …"
 ADAPTER_NAMES = (("asks", "read"), ("feeds", "fed"))
 """Names of the four adapters of a layer: before and after its attention, before and after its MLP."""
 INPUT_PROJECTIONS = {"asks": ("self_attn.q_proj",), "feeds": ("mlp.gate_proj", "mlp.up_proj")}
-"""Names of the projections of Llama-like layers that read an adapter's output. Keys and values have no adapters."""
+"""Names of the projections of Llama-like layers whose input comes from an adapter. Keys and values have none."""
 OUTPUT_PROJECTIONS = {"read": "self_attn.o_proj", "fed": "mlp.down_proj"}
-"""Names of the projections of Llama-like layers whose output an adapter reads."""
+"""Names of the projections of Llama-like layers whose output goes into an adapter."""
 
 
 class Adapter(nn.Module):
-    """Low-rank adapter x + B C x, with C [R, D] and B [D, R].
+    """Adapter x + B C x of rank R and width D, with C [R, D] and B [D, R].
 
     B is initialised as 0, so the adapter starts as the identity.
     """
@@ -57,12 +57,12 @@ class Adapter(nn.Module):
         return x + self.up(self.down(x))
 
     def merge_into_next(self, weight: Float[Tensor, "o D"]) -> Float[Tensor, "o D"]:
-        """Return the weight of a projection that reads an adapter's output, with the adapter merged into it."""
+        """Return the weight of a projection after this adapter, with the adapter merged into it."""
         wide = to_float32(weight)
         return wide + wide @ self.up.weight.to(wide) @ self.down.weight.to(wide)
 
     def merge_into_previous(self, weight: Float[Tensor, "D i"]) -> Float[Tensor, "D i"]:
-        """Return a weight or bias of the projection before an adapter, with the adapter merged into it."""
+        """Return a weight or bias of a projection before this adapter, with the adapter merged into it."""
         wide = to_float32(weight)
         return wide + self.up.weight.to(wide) @ (self.down.weight.to(wide) @ wide)
 
@@ -191,12 +191,12 @@ class M2R2State:
 
 @dataclass(frozen=True, slots=True)
 class FastTruncatedTarget(TruncatedTarget):
-    """Draft model of the target's first layers, which run on the slow residual stream, then on the fast one."""
+    """Draft model that runs the target's first layers twice: unchanged (slow stream), then adapted (fast stream)."""
 
     shared_copy: WeightSharingCopy
 
     def forward(self, batch: abc.Sequence[Segment], *, layers: abc.Sequence[int] | None = None) -> Output:
-        """Return logits of the fast residual stream, in the order of the sequences' KV cache slots."""
+        """Return logits of the fast residual stream (with adapters), in the order of the sequences' KV cache slots."""
         self.run_layers(batch, head=False)
         out = self.target.forward([fast_stream_segment(segment) for segment in batch], shared_copy=self.shared_copy)
         for segment in batch:
@@ -205,7 +205,9 @@ class FastTruncatedTarget(TruncatedTarget):
 
 
 def fast_stream_segment(segment: Segment) -> Segment:
-    """Return a segment that processes another segment's tokens a second time, at the same positions with the same mask.
+    """Return a segment (tokens of one sequence in a forward pass) that processes another segment's tokens again.
+
+    Positions and attention mask are the same.
 
     Its KV cache entries are written after the scratch part of the sequence's slot, where the next forward pass
     overwrites them.
@@ -220,8 +222,9 @@ def fast_stream_segment(segment: Segment) -> Segment:
 class M2R2(EarlyExitDrafter):
     """Draft with a fast stream through the target's first layers, and verify from the slow stream's hidden states.
 
-    Each drafted token costs two passes through these layers. The slow stream's keys, values and exit states are the
-    target's own, so verification reuses them. The fast stream gives the prediction of the next token.
+    Each drafted token costs two passes through these layers: unchanged (slow stream) and with adapters (fast stream).
+    The slow stream's keys, values and exit states are the target's own, so verification reuses them. The fast stream
+    gives the prediction of the next token.
 
     Source: Bhendawade et al. 2025, M2R2, arXiv:2502.02040.
     """
@@ -243,13 +246,15 @@ class M2R2(EarlyExitDrafter):
         return sequence.state.drafter.layer
 
     def exit_record(self, sequence: Sequence) -> ExitStates:
-        """Return the object that stores this round's draft and the slow stream's hidden states after the exit layer."""
+        """Return the object that stores this round's draft and the target's own hidden states after the exit layer."""
         return sequence.state.drafter.exit
 
     def truncated_target(
         self, sequences: abc.Sequence[Sequence], exit_layer: int, capture_layers: Collection[int]
     ) -> FastTruncatedTarget:
-        """Return the target's first layers as a draft model with a slow and a fast residual stream.
+        """Return the target's first layers as a draft model that runs them twice.
+
+        The first pass is unchanged (slow residual stream), the second one uses the adapters (fast residual stream).
 
         Args:
             sequences: sequences that draft together.

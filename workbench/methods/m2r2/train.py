@@ -91,7 +91,7 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
 
     @torch.inference_mode()
     def measure() -> dict[str, float]:
-        """Return top-1 agreement and cosine similarity with the target, of the fast and of the slow residual stream."""
+        """Return top-1 agreement and cosine similarity with the target, of the fast (adapted) and the slow stream."""
         (matches, similarity), count = torch.zeros(2, 2, device=setup.device), 0
         for rows, (ids, answer, target_tokens) in held_batches:
             truth = load_batch(setup.readings, rows)[1][answer].float() / scale
@@ -109,7 +109,7 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
 
 
 class SlowStreamCache(DynamicCache):
-    """KV cache of the slow residual stream, which the fast stream reads without adding entries."""
+    """KV cache of the unchanged (slow) residual stream, which the fast stream reads without adding entries."""
 
     def __init__(self, cache: DynamicCache) -> None:
         super().__init__()
@@ -131,7 +131,7 @@ class SlowStreamCache(DynamicCache):
 def streams(
     net: Accelerators, model: Any, ids: Int[Tensor, "B n"]
 ) -> tuple[Float[Tensor, "B n D"], Float[Tensor, "B n D"]]:
-    """Return the LM head's inputs from the slow and the fast stream after the exit layer.
+    """Return the LM head's inputs after the exit layer from the slow (unchanged) and the fast (adapted) stream.
 
     Args:
         net: the adapters.

@@ -53,7 +53,7 @@ class MedusaHeads(LevelNet):
 
     @property
     def stacks(self) -> list[nn.ModuleList]:
-        """Return the residual blocks of the heads by layer: L layers of K blocks each."""
+        """Return the residual blocks of the K heads layer by layer: each list item contains one block per head."""
         return [self.heads, *(stack for stack in self.more if isinstance(stack, nn.ModuleList))]
 
     def forward(self, features: Float[Tensor, "N D"]) -> Float[Tensor, "K N D"]:
@@ -165,7 +165,7 @@ class IndependentLevels(Protocol):
 
 
 class HeadsGrowth(PartialTree):
-    """Draft tree over independent predictions: head k gives the distribution of every token on level k.
+    """Draft tree over independent predictions: head k gives one distribution for all nodes on level k.
 
     Args:
         sequence: the sequence; its drafter state is `IndependentLevels`.

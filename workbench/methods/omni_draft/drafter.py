@@ -165,7 +165,7 @@ class OmniDraft(Drafter):
         return WARM_NOTICE if self.warm and (self.rate or self.stop) else ""
 
     def state_key(self) -> Hashable | None:
-        """Return the key of the online-trained layers, for reuse by later drafters; None if no layers are trained.
+        """Return the cache key under which later drafters find the trained layers; None if none are trained.
 
         The key does not depend on the training schedule.
         """
@@ -217,7 +217,7 @@ class OmniDraft(Drafter):
     def max_levels(self, sequence: Sequence) -> int:
         """Return the number of positions that remain in the draft model's context.
 
-        This is about the number of draft levels, because a drafter token seldom spells less than a target token.
+        It is an estimate of the levels that fit: a drafter token seldom spells less than a target token.
         """
         state: OmniDraftState = sequence.state.drafter
         return (

@@ -193,7 +193,7 @@ class OnlineTrainingState:
         stop: stopping head; None: no stopping head is used.
         waiting: positions for the next training step, the oldest first: (index of a committed token, the target's LM
             head input that predicts it).
-        rounds: number of rounds since the last training step that gave training positions.
+        rounds: number of rounds with training positions since the last training step.
         draft_states: (hidden state before the token, end of the token in characters after the committed text) of each
             token of the last draft.
         before: length in characters of the committed text before the last draft.

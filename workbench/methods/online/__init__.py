@@ -20,8 +20,8 @@ SAME_CORES = (
     "wrong setting: training shares the two decoding cores and adds about {} ms to a round; the paper uses spare "
     "compute"
 )
-"""Explanation of why the published speed-up of online speculative decoding is not reached. Its argument is the
-training time per round in ms, measured on one prompt."""
+"""Explanation of why the published speed-up of online speculative decoding is not reached. Its format
+argument is the training time per round in ms, measured on one prompt."""
 
 METHOD = Method(
     "online",

@@ -41,7 +41,7 @@ class OnlineTraining(TrainedState[TrainableLayers]):
         slot: slot of the draft model's KV cache.
         pending: positions to train on, the oldest first: (index of a committed token, the target's LM head input that
             predicts it).
-        rounds: number of rounds since the last training step that added a position to `pending`.
+        rounds: number of rounds with training positions since the last training step.
     """
 
     def __init__(self, trainable: TrainableLayers, slot: Slot, shared: bool) -> None:
@@ -81,7 +81,7 @@ class Online(Drafter):
         return WARM_NOTICE if self.warm else ""
 
     def state_key(self) -> Hashable:
-        """Return the key of the trained layers, for reuse by later drafters.
+        """Return the cache key under which later drafters find the trained layers.
 
         The key does not depend on the training schedule.
         """

@@ -1,4 +1,4 @@
-"""PARD: draft all tokens in one forward pass of the drafter, with masks at the positions of unknown tokens.
+"""PARD: draft all tokens in one forward pass of the drafter, with mask embeddings at future positions.
 
 A drafter that drafts one token after the other runs once per token. Here one forward pass reads the accepted tokens and
 one mask m for each further token of the draft, and every position predicts its own next token. f is a feature of the
@@ -42,7 +42,7 @@ class PARDNet(FeatureNet):
     predicts_features: ClassVar[bool] = False
     input_fusion: ClassVar[str] = CUSTOM
     accuracy: ClassVar[tuple[tuple[float, ...], ...]] = ()
-    """Accuracy of the r-th most likely token at each draft position. It is empty, because it was not measured."""
+    """Accuracy of the r-th most likely token at each draft position; empty, because it is not measured for this net."""
 
     def __init__(
         self, width: int, heads: int, ffn: int, context: int = 1024, head_size: int = 0, **options: Any
@@ -90,9 +90,9 @@ class PARDState(FeatureState):
     """Drafting state of PARD for one text. The prediction at a position does not depend on earlier drafted tokens."""
 
     def draft(self, masks: Float[Tensor, "1 k D"]) -> Float[Tensor, "k_plus_1 W"]:
-        """Return logits at the newest token and at k masks after it. The same forward pass reads the accepted tokens.
+        """Return logits at the newest token and at k mask embeddings after it.
 
-        The KV cache entries of masks are dropped afterwards.
+        The same forward pass reads the accepted tokens. The KV cache entries of masks are dropped afterwards.
         """
         clock = self.models.target.clock
         start = clock.mark()

@@ -52,8 +52,8 @@ class Options(LayerOptions):
 
 
 RETENTION, MIN_RETENTION = 0.7, 0.2
-"""Share of the drafts in which the mask of the next step is retained, and the minimum over all steps, as in PARD's
-released code."""
+"""Share of the drafts in which the mask token of the next step is retained, and minimum of the share over all steps,
+as in PARD's released code."""
 
 
 def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:

@@ -13,7 +13,7 @@ from workbench.engine.request import Sequence
 from workbench.methods.policies.fixed import DEPTH
 
 SIGNAL = "drafter's largest probability at the last stopping test"
-"""Name of the trace signal for the drafter's largest probability at the last test, compared with the threshold."""
+"""Name of the trace signal for the drafter's largest probability at the last stopping test."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Confidence(Policy):
     threshold: float = param(0.4, ge=0.0, le=1.0, doc="stop drafting when the drafter's top probability is below this")
 
     def plan(self, sequence: Sequence, state: Any, batch: abc.Sequence[Sequence] = ()) -> Plan:
-        """Return a plan with K draft levels, and with early stopping if the threshold is above 0."""
+        """Return a plan with `depth` draft levels, and with early stopping if the threshold is above 0."""
         return Plan(self.depth, can_stop_early=self.threshold > 0)
 
     def should_continue(self, sequence: Sequence, state: Any, step: Step) -> bool:

@@ -33,5 +33,5 @@ class DynamicTree(Policy):
     children: int = param(4, ge=1, le=8, doc="maximum number of children per node")
 
     def plan(self, sequence: Sequence, state: Any, batch: abc.Sequence[Sequence] = ()) -> Plan:
-        """Return a plan with K draft levels and the tree builder `PathThreshold`."""
+        """Return a plan with `depth` draft levels and the tree builder `PathThreshold`."""
         return Plan(self.depth, tree_builder=PathThreshold(self.path_threshold, self.children))

@@ -18,8 +18,7 @@ from workbench.engine.request import Sequence
 from workbench.methods.policies.fixed import BEST_OF, DEPTH
 
 SIGNAL = "√H of the drafter's distribution at the last stopping test"
-"""Name of the trace signal for the lowest √H of a draft level at the last test (H: entropy), compared with the
-bound."""
+"""Name of the trace signal for the lowest √H among a draft level's nodes at the last stopping test (H: entropy)."""
 
 
 def root_entropy(p: Float[Tensor, "*b V"]) -> Float[Tensor, "*b"]:
@@ -62,7 +61,7 @@ class Entropy(Policy):
     )
 
     def plan(self, sequence: Sequence, state: Any, batch: abc.Sequence[Sequence] = ()) -> Plan:
-        """Return a plan with K draft levels and early stopping."""
+        """Return a plan with `depth` draft levels and early stopping."""
         return Plan(self.depth, can_stop_early=True)
 
     def should_continue(self, sequence: Sequence, state: Any, step: Step) -> bool:

@@ -27,7 +27,7 @@ BEST_OF = tuple({"policy": "fixed", "depth": depth} for depth in (1, 2, 3, 4, 6,
 
 @dataclass(frozen=True)
 class Fixed(Policy):
-    """Draft K tokens per round (K levels, for a tree).
+    """Draft K = `depth` tokens per round; for a tree, K levels.
 
     Source: Leviathan et al. 2023, arXiv:2211.17192; §3.5 says how to choose K.
     """
@@ -37,5 +37,5 @@ class Fixed(Policy):
     depth: int = param(4, **DEPTH)
 
     def plan(self, sequence: Sequence, state: Any, batch: abc.Sequence[Sequence] = ()) -> Plan:
-        """Return a plan with K draft levels."""
+        """Return a plan with `depth` draft levels."""
         return Plan(self.depth)

@@ -25,11 +25,11 @@ class Heuristic(Policy):
     depth: int = param(4, **DEPTH)
 
     def init_state(self) -> list[int]:
-        """Return the policy's state: a list with the current draft length, at first K."""
+        """Return the policy's state: a list with the current draft length, at first `depth`."""
         return [self.depth]
 
     def plan(self, sequence: Sequence, state: list[int], batch: abc.Sequence[Sequence] = ()) -> Plan:
-        """Return a plan with the current draft length K."""
+        """Return a plan with the current draft length."""
         sequence.report.signals["planned depth"] = state[0]
         return Plan(state[0])
 

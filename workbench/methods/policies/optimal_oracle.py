@@ -47,7 +47,7 @@ class OptimalOracle(Policy):
         return []
 
     def plan(self, sequence: Sequence, state: list[int], batch: abc.Sequence[Sequence] = ()) -> Plan:
-        """Compute the target's next tokens, and return a plan with K draft levels and early stopping."""
+        """Compute the target's next tokens, and return a plan of `depth` levels with early stopping."""
         state.clear()
         if not sequence.sampling.greedy:
             sequence.add_warning(SAMPLED)

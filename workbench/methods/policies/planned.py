@@ -24,8 +24,8 @@ EVERY = 4
 POOLED = 2.0
 """Weight of the overall acceptance rate in the estimated acceptance rate of one draft level, as a number of tests."""
 REMEMBERED = 2.0
-"""Number of counted acceptance tests below which plain rounds no longer discount the counts. A single trial can then
-change the estimate."""
+"""Number of acceptance tests: plain rounds discount the test counts only while more are counted. With so few tests, a
+single new draft already changes the estimate."""
 
 
 @dataclass(slots=True)
@@ -34,7 +34,7 @@ class RoundEstimates:
 
     Attributes:
         parts: drafter, verifier, tree builder and models with which the rounds ran.
-        stats_reader: reader of the tokens and times of the last round.
+        stats_reader: reader of the token counts and times of the last round.
         seconds: times of the last rounds, by draft length. Length 0: plain rounds, without a draft.
         accepted: number of accepted drafts by level.
         tested: for each level, number of rounds that planned a draft of at least this depth and accepted all earlier
@@ -170,7 +170,7 @@ class Planned(Policy):
     )
 
     def init_state(self) -> list[RoundEstimates]:
-        """Return a list with initial estimates.
+        """Return a list with initial estimates of round times and acceptance rates.
 
         `plan` replaces the estimates when the drafter or the verifier changes.
         """

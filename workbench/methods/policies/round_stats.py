@@ -1,4 +1,4 @@
-"""Tokens and times of a run's rounds, for policies that adapt to measured time."""
+"""Token counts and times of a run's rounds, for policies that adapt to measured time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from workbench.engine.request import Sequence
 
 @dataclass(frozen=True, slots=True)
 class RoundStats:
-    """Tokens and times of one round.
+    """Token counts and times of one round.
 
     Attributes:
         planned: planned draft length, limited to the number of tokens that the text could still have.
@@ -39,9 +39,9 @@ def parts_of(sequence: Sequence) -> tuple[Any, ...]:
 
 
 class RoundStatsReader:
-    """Reader of the tokens and times of a sequence's last round.
+    """Reader of the token counts and times of a sequence's last round.
 
-    Tokens are available after verification, times only when the round has ended.
+    Token counts are available after verification, times only when the round has ended.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class RoundStatsReader:
         self._run = RoundStats(feedback.plan.depth, len(feedback.tokens), n_accepted, len(feedback.emitted))
 
     def take_last_round(self, sequence: Sequence) -> RoundStats | None:
-        """Return statistics of the sequence's last round, once; None if no round has ended since the last call."""
+        """Return token counts and times of the sequence's last round; None if none has ended since the last call."""
         stats, self._run = self._run, None
         rounds = sequence.trace.rounds
         if stats is None or not rounds:

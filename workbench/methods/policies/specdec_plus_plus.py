@@ -132,7 +132,7 @@ class SpecDecPlusPlus(Policy):
         return 1 - state[0] <= self.risk
 
     def observe(self, sequence: Sequence, state: list[Tensor | None], feedback: RoundFeedback) -> None:
-        """Record in the trace the predicted probability that one of the round's drafted tokens is rejected."""
+        """Record in the trace the predicted probability that at least one of the round's drafts is rejected."""
         if state[0] is not None:
             sequence.report.signals["probability of a rejection (1 − ∏ p̂)"] = 1 - float(state[0])
 

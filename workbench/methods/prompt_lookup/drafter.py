@@ -128,7 +128,7 @@ class NGram(Drafter):
         return frozenset({Sampling.DETERMINISTIC})
 
     def state_key(self) -> Hashable:
-        """Return the key of the n-gram index, for reuse by later drafters. It contains `ngram` but not `occurrence`."""
+        """Return the cache key under which later drafters find the n-gram index. It depends on `ngram` only."""
         return "prompt-lookup", self.ngram
 
     def init_state(self, sequence: Sequence, models: Models) -> NGramIndex:

@@ -13,8 +13,8 @@ SMALL_DATASTORE = (
     "wrong scale: a datastore of {} code tokens (paper: 0.9 GB); τ on code is {}, but a round with a tree costs more "
     "than that many plain rounds"
 )
-"""Explanation of why REST's published speed-up on code is not reached. Its arguments are the number of tokens of the
-datastore, and τ measured for the claim `code`."""
+"""Explanation of why REST's published speed-up on code is not reached. Its format arguments are the number of tokens of
+the datastore, and τ measured for the claim `code`."""
 
 METHOD = Method(
     "rest",

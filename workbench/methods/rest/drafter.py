@@ -76,8 +76,8 @@ class RetrievedTree:
     Attributes:
         tokens: token of each node, parents first.
         parents: index of each node's parent; −1 below the root.
-        counts: for each node, the number of read occurrences whose continuation begins with the path to the node.
-        n_read: number of occurrences that were read.
+        counts: for each node, the number of read occurrences of the match whose continuation begins with its path.
+        n_read: number of occurrences of the match whose continuation was read.
         matched: number of context tokens that matched.
         hits: number of occurrences of the matched tokens in the datastore.
         entry: index in the datastore of an occurrence that continues with the tree's first node; −1: no such
@@ -94,7 +94,7 @@ class RetrievedTree:
 
     @property
     def shares(self) -> list[float]:
-        """Return, for each node, the share of the occurrences whose continuation begins with the path to the node."""
+        """Return, for each node, the share of the match's occurrences whose continuation begins with its path."""
         return [count / self.n_read for count in self.counts]
 
     def record_signals(self, sequence: Sequence, store: Datastore) -> None:

@@ -49,7 +49,8 @@ from workbench.models.loading import Models
 from workbench.models.runner import SCRATCH
 
 CHUNK = 512
-"""Maximum number of positions that run through a block of layers at once. A long prompt would need a large mask."""
+"""Maximum number of positions that run through a block of layers at once. A long prompt would need a large
+attention mask."""
 TRAIN_ADVICE = "Train a head for this target: workbench train s2d --target …"
 
 
@@ -60,7 +61,7 @@ class Block:
     Attributes:
         layers: layers of the drafter after the previous exit, up to this exit.
         kv_caches: KV cache of each layer, for the positions that it has processed.
-        waiting: inputs of the block at the m positions after the processed ones, [m, W].
+        waiting: inputs of the block at the m positions after the processed ones, [m, W]; W is the layers' width.
     """
 
     layers: abc.Sequence[S2DLayer]
@@ -129,7 +130,7 @@ class S2DState:
         self.n_text, self.levels, self.scratch_of = self.blocks[0].n_processed + len(self.blocks[0].waiting), [], {}
 
     def run_block(self, number: int) -> Float[Tensor, "m W"]:
-        """Run a block of layers on its waiting inputs, and return its outputs, which wait before the next block."""
+        """Run a block of layers on its waiting inputs, and return its outputs, now waiting inputs of the next block."""
         block, outputs = self.blocks[number], list[Tensor]()
         for at in range(0, len(block.waiting), CHUNK):
             stream = block.waiting[at : at + CHUNK].unsqueeze(0)
@@ -317,7 +318,7 @@ def _net(models: Models) -> S2DNet:
 
 
 def _head(net: S2DNet, models: Models) -> SharedHead:
-    """Return the S2D draft model's LM head over its draft vocabulary. It is packed once and cached.
+    """Return the S2D draft model's LM head over its draft vocabulary. It is built once and cached.
 
     Raises:
         ModelError: the net's draft vocabulary has tokens that the target does not have.

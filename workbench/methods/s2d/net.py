@@ -99,7 +99,7 @@ class S2DNet(TrainedNet):
         return outputs
 
     def prepare_for_drafting(self) -> S2DNet:
-        """Prepare the S2D draft model for drafting: disable gradients, and pack its weights."""
+        """Prepare the S2D draft model for drafting: disable gradients, and copy its weights into a faster layout."""
         super().prepare_for_drafting()
         for layer in cast(Sequence[S2DLayer], self.layers):
             layer.prepare_for_drafting()

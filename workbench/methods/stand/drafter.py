@@ -201,7 +201,7 @@ class TableGrowth(PartialTree):
     def should_continue(self, distributions: NodeDistributions) -> bool:
         """Return whether drafting should continue: at least one node of the level ends with a known context.
 
-        The mean over all contexts is not used for drafts.
+        Otherwise only the mean over all contexts is known, from which nothing is drafted.
         """
         return self.is_known and super().should_continue(distributions)
 
@@ -235,7 +235,7 @@ class Stand(DistributionDrafter):
         return WARM_NOTICE if self.warm else ""
 
     def state_key(self) -> Hashable:
-        """Return the key of the table of distributions, for reuse by later drafters.
+        """Return the cache key under which later drafters find the table of distributions.
 
         It contains the table's parameters.
         """

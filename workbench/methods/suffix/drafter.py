@@ -29,12 +29,12 @@ from workbench.models.loading import Models
 END = -1
 """Separator token after each stored text. No drafted continuation crosses it."""
 SHOWN = 4
-"""Length in tokens of the frequent strings that the page's view of the drafting state shows."""
+"""Length in tokens of the frequent strings that the web page shows in its view of the drafting state."""
 STORED = 65_536
 """Maximum number of stored tokens of earlier runs (256 KiB). The oldest tokens are dropped first, a quarter at a
 time."""
 LOOKED_AT = 16_384
-"""Number of newest tokens in which the page's view of the drafting state counts the most frequent strings."""
+"""Number of newest tokens in which the web page's view of the drafting state counts the most frequent strings."""
 COUNTED = 256
 """Maximum number of occurrences of a match whose continuations are counted. Older occurrences are ignored."""
 
@@ -235,7 +235,7 @@ class Suffix(Drafter):
         return WARM_NOTICE if self.warm else ""
 
     def state_key(self) -> Hashable:
-        """Return the key of the stored texts, for reuse by later drafters. It contains no parameter of drafting."""
+        """Return the cache key under which later drafters find the stored texts. It contains no drafting parameter."""
         return "suffix", self.warm
 
     def init_state(self, sequence: Sequence, models: Models) -> SuffixState:

@@ -110,7 +110,7 @@ class TLT(Eagle):
         return WARM_NOTICE if self.warm else ""
 
     def state_key(self) -> Hashable:
-        """Return the key of the trained head, for reuse by later drafters.
+        """Return the cache key under which later drafters find the trained head.
 
         The key does not depend on the training schedule.
         """
@@ -145,7 +145,7 @@ class TLT(Eagle):
         return state
 
     def begin(self, sequence: Sequence) -> PartialTree | None:
-        """Process the accepted tokens and their features with the newest head, and return an empty draft tree."""
+        """Process the accepted tokens and their features with the newest weights, and return an empty draft tree."""
         state: TLTState = sequence.state.drafter
         assert state.inspectable is not None
         if not _is_of(state.inspectable.trainable, sequence.models, self.net.kind):  # the user has changed the head

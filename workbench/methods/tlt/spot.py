@@ -319,7 +319,7 @@ class OnlineHead(OnlineTrainer):
 
 
 def _copy_net(net: FeatureNet, dtype: torch.dtype, context: int) -> FeatureNet:
-    """Return a copy of a drafter's net with the same weights in another dtype, not packed for drafting yet.
+    """Return a copy of a drafter's net with the same weights in another dtype, not yet in the layout for drafting.
 
     Args:
         net: net to copy.

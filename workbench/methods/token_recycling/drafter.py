@@ -124,11 +124,11 @@ class TokenRecycling(Drafter):
         return WARM_NOTICE if self.warm else ""
 
     def captures(self, models: Models) -> CaptureSelection:
-        """Select the prompt's LM head inputs for capture during prefill, if the prompt is to be stored."""
+        """Select the prompt's LM head inputs for capture during prefill, if the table is to start with the prompt."""
         return CaptureSelection(features=self.prompt)
 
     def state_key(self) -> Hashable:
-        """Return the key of the token table, for reuse by later drafters. It contains no parameter of the tree."""
+        """Return the cache key under which later drafters find the token table. It contains no tree parameter."""
         return "token-recycling", self.warm
 
     def init_state(self, sequence: Sequence, models: Models) -> Successors:

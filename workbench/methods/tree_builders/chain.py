@@ -244,7 +244,7 @@ class _States:
         ]
 
     def add(self, i: int, hidden: Float[Tensor, "1 D"]) -> None:
-        """Store a copy of the draft model's hidden state at the next drafted token of sequence i, if it is needed.
+        """Store a copy of the hidden state at the next drafted token of sequence i, if a verifier needs it.
 
         Later forward passes may reuse the memory of `hidden`.
         """
@@ -253,7 +253,7 @@ class _States:
             states.append(hidden.clone())
 
     def lacks(self, i: int, n: int) -> bool:
-        """Return whether the hidden state at the last of sequence i's n drafted tokens is needed but not stored."""
+        """Return whether the hidden state at the last of sequence i's n drafts is needed by a verifier and missing."""
         states = self._found[i]
         return states is not None and len(states) < n
 

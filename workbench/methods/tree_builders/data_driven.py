@@ -41,8 +41,8 @@ class Counts:
         tested: number of tested drafts by level and rank. A draft is tested if its parent is the root or was accepted.
         rounds: number of rounds so far.
         current_tree: the current tree shape as a tuple: (depth, nodes) of the plan for which it was built; value of
-            `rounds` at that time; acceptance probabilities by level and rank; nodes as paths of ranks. None before the
-            first round.
+            `rounds` at that time; acceptance probabilities by level and rank; nodes as paths of token ranks.
+            None before the first round.
     """
 
     accepted: list[list[float]] = field(default_factory=list[list[float]])
@@ -109,7 +109,7 @@ class DataDriven(TreeBuilder):
             plan: plan of the round, with the maximum depth and number of nodes.
 
         Returns:
-            Acceptance probabilities by level and rank, and the nodes as paths of ranks.
+            Acceptance probabilities by level and rank, and the nodes as paths of token ranks.
         """
         state = (
             growth.sequence.state.tree_builder if isinstance(growth.sequence.state.tree_builder, Counts) else Counts()

@@ -43,10 +43,10 @@ SPARSE = TreeBuilderRule(
 
 @dataclass(frozen=True, slots=True)
 class Sparse:
-    """Planned draft tree for one state of the Markov chain over rounds: one number of levels that can be drafted.
+    """Planned draft tree for one state of the Markov chain over rounds, that is, for one maximum number of levels.
 
     Attributes:
-        paths: nodes as paths of ranks; parents before children, likelier nodes before less likely ones.
+        paths: nodes as paths of token ranks; parents before children, likelier nodes before less likely ones.
         probe_counts: number of probes after the root and after each node.
         tokens: expected number of tokens per round, including the target's own token.
         next: probability of each state of the Markov chain in the next round.
@@ -206,8 +206,8 @@ def _best(
     """Return the best draft tree for one number of levels, with the best number of probe positions after each node.
 
     Args:
-        order: candidate nodes as paths of ranks, the likeliest first; every prefix is a tree. Empty: no level can be
-            drafted.
+        order: candidate nodes as paths of token ranks, the likeliest first; every prefix is a tree. Empty: no level can
+            be drafted.
         rank_probs: acceptance probabilities of ranks, by level.
         state_values: relative value of reaching each of the S states in the next round, in tokens.
         pass_costs: cost of a target pass over 1 … M tokens, as the number of tokens that the method emits in that time.

@@ -31,11 +31,11 @@ REPLAN_THRESHOLD = 0.03
 """Minimum change of a sibling's acceptance probability after which the draft tree is planned again."""
 
 FIXED = {4: "4-1-1-1", 8: "8-1-1"}
-"""Children per node, level by level, of the trees that benchmarks compare with Sequoia's tree, by width."""
+"""Children per node, level by level, of the trees to which benchmarks compare Sequoia's, by nodes per level."""
 
 SMALL_GAIN = f"{WRONG_SCALE}: the gain is 3 %, and with 25 prompts, sampled three times, the interval is ±5 %."
 MEASURED = {16: ("2026-11-26 10:32 UTC", SMALL_GAIN), 32: ("2026-11-26 10:26 UTC", SMALL_GAIN)}
-"""Date of an inconclusive measurement of Sequoia's gain and the explanation, by the number of nodes in the tree."""
+"""By the number of tree nodes: date of a measurement of Sequoia's gain, and the reason why it is inconclusive."""
 
 PLANNED = TreeBuilderRule(
     "sequoia",
@@ -53,8 +53,7 @@ ON_SMOLLM2 = {
     16: {"smollm2": ("2026-11-26 13:40 UTC", FEW_DRAWS)},
     32: {"smollm2": ("2026-11-26 13:50 UTC", FEW_DRAWS)},
 }
-"""Date of an inconclusive measurement of Sequoia's gain on SmolLM2 and the explanation, by the number of nodes in
-the tree."""
+"""The same as `MEASURED` for SmolLM2: by the number of tree nodes, date and reason of an inconclusive measurement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +63,7 @@ class PlannedTree:
     Attributes:
         inputs: inputs of the planning: maximum number of levels, maximum number of nodes, and the acceptance
             probability of each sibling.
-        paths: nodes as paths of ranks; parents before children, earlier siblings first.
+        paths: nodes as paths of sibling ranks; parents before children, earlier siblings first.
         tokens: expected number of tokens per round, including the target's own token.
         seconds: expected seconds per round; 0 if costs are not known.
     """
@@ -310,7 +309,7 @@ def draw(growth: PartialTree, paths: tuple[Path, ...], grown: TreeExplanation, t
 
     Args:
         growth: partial tree to which nodes are added.
-        paths: nodes as paths of ranks.
+        paths: nodes as paths of sibling ranks.
         grown: explanation of the nodes for the trace.
         top_k: number of likeliest tokens to draw from; 0: draw from the whole distribution.
     """

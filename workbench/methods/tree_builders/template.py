@@ -115,7 +115,7 @@ def fill_paths(growth: PartialTree, paths: tuple[Path, ...], grown: TreeExplanat
 
     Args:
         growth: empty partial tree, from which the draft tree is built.
-        paths: nodes of the shape as paths of ranks.
+        paths: nodes of the shape as paths of token ranks.
         grown: explanation of the nodes for the trace.
     """
     candidates = [growth.root.best(max(TOP, max(map(max, paths)) + 1))]
@@ -189,10 +189,10 @@ class Shape:
 
 @lru_cache(maxsize=256)
 def build_shape(paths: tuple[Path, ...], n_ranks: int, device: torch.device) -> Shape:
-    """Return the tensor form of a fixed tree that is given as paths of ranks.
+    """Return the tensor form of a fixed tree that is given as paths of token ranks.
 
     Args:
-        paths: nodes as paths of ranks. Paths that contain a rank of `n_ranks` or more are omitted.
+        paths: nodes as paths of token ranks. Paths that contain a rank of `n_ranks` or more are omitted.
         n_ranks: number of ranks that the draft vocabulary allows.
         device: device of the tensors.
     """

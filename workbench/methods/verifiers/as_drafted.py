@@ -1,4 +1,4 @@
-"""Approximate verifier that accepts drafts of high draft probability unverified, and computes its deviation."""
+"""Approximate verifier: accept drafts of high draft probability unverified; compute the output's deviation from p."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class AsDrafted(Verifier):
     )
 
     def init_state(self, sequence: Sequence, models: Models) -> None:
-        """Compile the sums that the verifier needs before the first round. The verifier has no state to return."""
+        """Compile the sums that the verifier needs before the first round. Return None: the verifier has no state."""
         make_ready(models.target.device)
 
     def rule(self, v: Verification) -> AcceptanceDecision:

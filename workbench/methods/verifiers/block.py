@@ -69,7 +69,7 @@ class Block(Exact):
     )  # fmt: skip
 
     def init_state(self, sequence: Sequence, models: Models) -> None:
-        """Compile the sums that the verifier needs before the first round. The verifier has no state to return."""
+        """Compile the sums that the verifier needs before the first round. Return None: the verifier has no state."""
         make_ready(models.target.device)
 
     def decide(

@@ -152,7 +152,7 @@ class EntropyAdaptive(Verifier):
         return EntropyState(GeneratorState(is_draft_model=False, n_tokens=self.least_run))
 
     def rule(self, v: Verification) -> AcceptanceDecision:
-        """Accept the nodes that the draft model generates, and apply the exact rule to all other nodes."""
+        """Accept the nodes at which the draft model is the generating model, and apply the exact rule to all others."""
         tree, state, exact = v.tree, v.state, exact_decision(v)
         state.target_entropies = to_list(v.entropies() / math.log(2))
         state.node_states = (state.current,)

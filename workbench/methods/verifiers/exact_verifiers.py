@@ -18,7 +18,9 @@ EXACT_VERIFIERS: tuple[Exact, ...] = (Block(), Independent(), KSeq(), OptimalTwo
 
 
 def verifiers_for_kinds(*kinds: Sampling) -> tuple[Exact, ...]:
-    """Return the verifiers that are exact for all given ways of drawing siblings, and differ from `Lossless` for one.
+    """Return the verifiers that are exact for all given ways of drawing siblings.
+
+    Verifiers that equal `Lossless` for all of these ways are left out.
 
     Example:
         >>> [verifier.name for verifier in verifiers_for_kinds(Sampling.CHAIN)]

@@ -1,4 +1,4 @@
-"""Hu et al.'s rule for greedy drafts: only the last draft of a position was sampled, and only this one is tested."""
+"""Hu et al.'s rule: of the drafts at a position, only the last was sampled, and only it is tested with p / q."""
 
 from __future__ import annotations
 

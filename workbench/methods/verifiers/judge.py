@@ -37,7 +37,7 @@ GOOD = Rule(
 
 
 def _unjudged_rule(rule: Rule) -> Rule:
-    """Return a copy of an exact rule's explanation, with texts for drafts that the judge does not accept."""
+    """Return an exact rule's explanation with title and text adapted to drafts that the judge does not accept."""
     return replace(
         rule,
         name=f"unjudged-{rule.name}",

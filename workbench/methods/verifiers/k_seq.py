@@ -63,7 +63,7 @@ class KSeq(EmissionVerifier):
     )  # fmt: skip
 
     def init_state(self, sequence: Sequence, models: Models) -> None:
-        """Compile the search for the discount ρ before the first round. The verifier has no state to return."""
+        """Compile the search for the discount ρ before the first round. Return None: the verifier has no state."""
         probs = torch.full((1, WIDE), 1 / WIDE, device=models.target.device)
         if supports_distributions(probs, probs):
             _compiled_discounts(dummy_sibling_groups(probs))

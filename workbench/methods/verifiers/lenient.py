@@ -1,4 +1,4 @@
-"""Lenient acceptance: the draft probability is scaled by λ < 1, so that no token's probability exceeds p / λ."""
+"""Lenient acceptance: the draft probability is scaled by λ < 1, so output probabilities are at most p / λ."""
 
 from __future__ import annotations
 

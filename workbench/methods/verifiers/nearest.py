@@ -141,7 +141,7 @@ class Nearest(Verifier):
         return models.shared[_SHARED]
 
     def rule(self, v: Verification) -> AcceptanceDecision:
-        """Test drafts against p̃ₓ, the probability of a token and its neighbours (greedy or recursive rejection)."""
+        """Test drafts against p̃ₓ, the probability of a token and its nearest tokens, by the greedy or sampled rule."""
         tree, is_exact = v.tree, not self.neighbours or not (self.mass or self.mass_ratio)
         if v.u_bonus is None and (is_exact or not len(tree)):
             return greedy_match(tree, v.likeliest()).without_error

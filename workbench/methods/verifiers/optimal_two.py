@@ -94,7 +94,7 @@ class OptimalTwo(EmissionVerifier):
     steps: int = param(24, ge=0, le=200, doc="number of steps that optimise the weights")
 
     def init_state(self, sequence: Sequence, models: Models) -> None:
-        """Compile the search for token weights before the first round. The verifier has no state to return."""
+        """Compile the search for token weights before the first round. Return None: the verifier has no state."""
         if on_host(models.target.device):
             p, q = torch.full((2, 1, FEW), 1 / FEW)
             _search_weights_compiled(p, q, without=False, free=1, steps=0)
@@ -187,7 +187,8 @@ def weights(
         steps: number of optimisation steps. The best weights of all steps are returned.
 
     Returns:
-        Ids of the m tokens with individual weights; logarithms of the weights of these tokens and of the G groups;
+        Ids of the m tokens with individual weights; logarithms of the weights of these tokens and of the G groups of
+        all other tokens;
         distribution r of the chosen draft at each position.
     """
     search = (
@@ -219,6 +220,8 @@ def _search_weights(
     p: Tensor, q: Tensor, without: bool, free: int, steps: int
 ) -> tuple[Int[Tensor, "R m"], Float[Tensor, "R m_plus_G"], Float[Tensor, "R V"]]:
     """Return the token weights that give the largest acceptance of two drafts, like `weights`, but not as logarithms.
+
+    The tokens without an individual weight form groups that share a weight.
 
     Two drafts without replacement: a token of weight w and draft probability q is chosen with the probability r = q ·
     (w · A_q / (1 − q) + w · A_g), plus one half of the probability that the pair contains the token and another token

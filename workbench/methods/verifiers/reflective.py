@@ -107,9 +107,9 @@ class Reflective(Verifier):
         return second_reading(tree, torch.cat([sequence.state.verifier, last_tokens]))
 
     def rule(self, v: Verification) -> AcceptanceDecision:
-        """Verify a draft against the distribution of both readings: recursive rejection, or greedily at temperature 0.
+        """Verify a draft against p̂, from the logits mixed between its two readings; greedily at temperature 0.
 
-        If the forward pass had no second reading, the exact rule is applied.
+        A reading is one processing of the draft in the forward pass. If there was only one, the exact rule is applied.
         """
         tree = v.tree
         if v.probe_output is None:
@@ -132,7 +132,7 @@ class Reflective(Verifier):
         )
 
     def _greedy(self, v: Verification, probed: ProbeOutput) -> AcceptanceDecision:
-        """Verify a draft greedily: accept the tokens that are likeliest by the interpolated logits of both readings."""
+        """Verify a draft greedily: accept the tokens that are likeliest by the logits mixed from both readings."""
         tree, target_tokens = v.tree, v.likeliest()
         mixed, _ = self._mixed(v, probed, torch.promote_types(v.logits.dtype, torch.float32))
         positions = tree.parents + 1
@@ -155,10 +155,10 @@ class Reflective(Verifier):
     def _mixed(
         self, v: Verification, probed: ProbeOutput, dtype: torch.dtype
     ) -> tuple[Float[Tensor, "N_plus_1 V"], Float[Tensor, "N_plus_1 V"]]:
-        """Return the logits interpolated between both readings of a draft, and those of the second reading.
+        """Return the logits interpolated between both readings of a draft in one forward pass, and those of the second.
 
         The interpolated logits are (1 − α)·l + α·l′ after the root and each node, before penalties. l′ are the logits
-        of the second reading.
+        of the second reading, in which the target reads the draft again after a question about it.
         """
         second = probed.logits[-len(v.tree) - 1 :].to(dtype)  # [N+1, V]: after the root, then after each draft
         if self.reflection == 1.0:

@@ -99,8 +99,8 @@ def _each(n: int, fill: Callable[[np.ndarray, np.ndarray], None]) -> Float[Tenso
 
     Args:
         n: number of results.
-        fill: function that each thread calls with the output, float64 [n], and two counters shared by all threads. Each
-            call fills a part of the output.
+        fill: function that each thread calls with the output, float64 [n], and two counters shared by all threads,
+            which distribute the work. Each call fills a part of the output.
     """
     out, counters = np.empty(n), np.zeros(2, np.int64)
     run_in_parallel(lambda: fill(out, counters))

@@ -69,7 +69,7 @@ class TypicalAcceptance(Verifier):
     )
 
     def init_state(self, sequence: Sequence, models: Models) -> None:
-        """Compile the sums that the verifier needs before the first round. The verifier has no state to return."""
+        """Compile the sums that the verifier needs before the first round. Return None: the verifier has no state."""
         make_ready(models.target.device)
 
     def rule(self, v: Verification) -> AcceptanceDecision:
@@ -137,7 +137,7 @@ class TypicalAcceptance(Verifier):
         return VerificationResult(path, int(bonus[position]), bool(children_of(parents)[position]), results, {})
 
     def needs_uniform(self, sampling: SamplingParams) -> bool:
-        """Return False, because the acceptance test compares with a threshold and needs no random numbers."""
+        """Return False: the acceptance test compares with a threshold, so it needs no random numbers."""
         return False
 
 
