@@ -37,7 +37,7 @@ MOST_RECORDS = 48
 MOST_BYTES = 2**29
 """Maximum memory in bytes for the inputs and outputs of a model's recorded forward passes."""
 AGAIN = 16
-"""Number of forward passes of one shape, after the record of this shape was dropped, until the shape is recorded again.
+"""Number of forward passes of one shape that run unrecorded after the record of this shape was dropped.
 If a run uses more shapes than records are kept, recording a shape at every use would take as long as several forward
 passes."""
 SAME = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 5e-3}
@@ -67,7 +67,7 @@ _paused = threading.local()
 
 @contextmanager
 def recording_paused() -> Iterator[None]:
-    """Run forward passes as usual within this context and thread, because they are part of a larger recording."""
+    """Do not record or replay forward passes in this context and thread: they are part of a larger recording."""
     _paused.is_set = True
     try:
         yield
@@ -103,12 +103,13 @@ class Record:
 
 
 class ReplayCache:
-    """Cache of one model's recorded forward passes. A shape is recorded at its second use, and replayed from then on.
+    """Cache of one model's recorded forward passes. The second of a shape is recorded, later ones replay it.
 
     A replay is compared with an ordinary forward pass right after the recording, and at the first other position (with
     several sequences, at the first two replays). If the results differ, all records are dropped, and nothing is
     recorded from then on. The same happens if a forward pass cannot be recorded, because it waits for the GPU, as some
     mixtures of experts do.
+
     Hooks or adapters that are added to the model later do not affect existing records. All records are dropped when a
     sequence is opened after a change of weights or of their addresses (`check`).
 
@@ -163,7 +164,7 @@ class ReplayCache:
         Args:
             kind: key that separates different forward passes of the same shape, by layers and requested outputs.
             work: function that runs the forward pass.
-            cache: KV cache whose window determines which positions are written and read.
+            cache: KV cache; `cache.window` determines which positions are written and read.
             ids: token ids, [B, n].
             mask: attention mask.
             positions: positions in the sequence, [B, n].

@@ -144,7 +144,7 @@ class FusedDecoder:
             x: input of the first of these layers, of any dtype, [T, D].
             mask: additive mask [B, 1, n, used]: a token attends to the cache positions where it is 0.
             positions: positions in the sequence, [B, n].
-            cache: KV cache, written and read at its window.
+            cache: KV cache, written and read at the positions in `cache.window`.
             layers: indices of layers.
             capture_layers: those of `layers` after which hidden states are captured, [B, n, D] in the model's dtype.
             skipped_halves: layer halves that are left out (see `workbench.kernels.layers`).
@@ -194,7 +194,7 @@ class FusedDecoder:
             layers: indices of layers; hidden states can be captured only after the last of these layers.
             skipped_halves: layer halves that are left out.
             qkv_bias: values added to queries, keys and values of each token instead of the model's biases, float32
-                [layers, T, (H + 2 G) d].
+                [layers, T, (H + 2 G) d] for H query heads and G key-value heads of size d.
         """
         biases = self._biases if qkv_bias is None else qkv_bias
         item_bytes, n_tokens = kv_buffer.element_size(), stream.shape[0]

@@ -203,7 +203,7 @@ class TreeCache(Cache):
         return self._stacks[self._common_at]
 
     def addresses(self) -> tuple[int, ...]:
-        """Return the addresses of all buffers."""
+        """Return the memory addresses of the KV cache's buffers."""
         return tuple(stack.data_ptr() for stack in self._stacks)
 
     def mark_written(self, rows: slice, stop: int) -> None:

@@ -215,7 +215,7 @@ class LeanDecoder(FewTokenDecoder):
             x: residual stream before the first of these layers.
             mask: additive attention mask.
             positions: positions of the tokens in their sequences.
-            cache: KV cache, written and read at its window.
+            cache: KV cache, written and read at the positions in `cache.window`.
             capture_layers: layers after which hidden states are captured.
             skipped_halves: attention or MLP halves of layers that are left out (see `workbench.kernels.layers`).
 

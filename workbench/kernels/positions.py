@@ -140,7 +140,7 @@ class ForwardInputBuilder:
 
     @property
     def why_not_on_device(self) -> str:
-        """Return why lengths cannot stay on the device with this model; "" if they can."""
+        """Return why the sequences' lengths cannot stay on the device with this model; "" if they can."""
         if self.multi_rope:
             return "the model's positions have several components"
         return "the model's masks depend on positions (sliding windows or chunks)" if self.masks.positional else ""

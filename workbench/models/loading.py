@@ -160,7 +160,7 @@ class Models:
         return [self.target.meter, self.meter, *([] if self.draft_model is None else [self.draft_model.meter])]
 
     def set_unknown_token(self) -> None:
-        """Make the draft model replace token ids for which it has no embedding by an unknown token."""
+        """Make the draft model replace token ids for which it has no embedding by the unk, pad or EOS token."""
         if self.drafter is None:
             return
         token_ids = (getattr(self.tokenizer, f"{kind}_token_id", None) for kind in ("unk", "pad", "eos"))

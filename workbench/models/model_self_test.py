@@ -327,7 +327,7 @@ def _ordinary_tokens(runner: Runner, which: int) -> Iterator[int]:
 
 @contextmanager
 def _small_cache(runner: Runner) -> Iterator[None]:
-    """Temporarily give a runner a KV cache for two short sequences, no slots, a separate meter and no recordings."""
+    """Temporarily give a runner an empty KV cache for two short sequences and a new meter; record no forward passes."""
     saved = runner.cache, runner.slots, runner.meter, runner.replays
     runner.cache, runner.slots, runner.meter = TreeCache(runner.n_layers, 2, ROOM), [], Meter()
     runner.replays = None  # records belong to the runner's own cache

@@ -64,7 +64,7 @@ def feed_forward_of(module: nn.Module, size: int) -> FeedForward | None:
 
 @torch.inference_mode()
 def activity(runner: Runner, slot: Slot, start: int, tokens: Sequence[int]) -> dict[int, Float[Tensor, " I"]]:
-    """Return, for each layer, the mean contribution of each MLP column to the residual stream over some tokens, [I].
+    """Return, for each layer, the mean contribution of its I MLP columns to the residual stream over some tokens.
 
     The contribution of a column is |activation| · ‖output weights of the column‖. Layers with another kind of MLP are
     left out.

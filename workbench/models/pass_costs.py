@@ -106,7 +106,7 @@ def _time(runner: Runner, sizes: tuple[int, ...], context: int, repeats: int) ->
 
 
 def _key(models: Models) -> str:
-    """Return the key of cached pass times, made of the machine, the models' names, dtypes and configurations.
+    """Return the key of cached forward-pass times, made of machine, models' names, dtypes and configurations.
 
     Configurations are included because two folders may have the same name.
     """

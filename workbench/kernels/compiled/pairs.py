@@ -116,7 +116,7 @@ def _search_weights(p, q, g, inside, steps, most, best, from_q, from_g):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def _assign_groups(p_bits, q_bits, groups, of):
-    """Group tokens by the ratio p / q in half octaves; write the group of each token, 0 … `groups` − 1, to `of`.
+    """Group tokens by the ratio p / q, two groups per factor of 2; write each token's group, 0 … `groups` − 1, to `of`.
 
     The groups are those of `workbench.methods.verifiers.optimal_two.group`, computed from the bits of p and q, int32
     [V].
