@@ -112,7 +112,7 @@ class SiblingGroups:
     def emitted_probs(
         self, accept_probs: Float[Tensor, "R F"], residual_probs: Float[Tensor, "R V"]
     ) -> Float[Tensor, "R V"]:
-        """Return the distribution of the emitted token at each position, given the drafted children.
+        """Return the distribution of the emitted token at each of R positions, given its drafted children (at most F).
 
         Args:
             accept_probs: probability that the verifier accepts each child [R, F]; 0 where no child exists.

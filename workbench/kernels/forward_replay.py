@@ -30,10 +30,10 @@ from workbench.kernels.self_test import logits_error
 log = logging.getLogger(__name__)
 
 MOST_TOKENS = 64
-"""Maximum number of tokens, over all sequences, in a recorded forward pass. Longer forward passes gain little from a
-replay."""
+"""Maximum number of tokens, over all sequences, in a forward pass that is recorded as a CUDA graph. Longer ones gain
+little from a replay."""
 MOST_RECORDS = 48
-"""Maximum number of recorded forward passes per model. The least recently replayed record is dropped first."""
+"""Maximum number of recorded forward passes (CUDA graphs) per model. The least recently replayed is dropped first."""
 MOST_BYTES = 2**29
 """Maximum memory in bytes for the inputs and outputs of a model's recorded forward passes."""
 AGAIN = 16
@@ -103,7 +103,7 @@ class Record:
 
 
 class ReplayCache:
-    """Cache of one model's recorded forward passes. The second of a shape is recorded, later ones replay it.
+    """Cache of a model's recorded forward passes (CUDA graphs). The second of a shape is recorded, later ones replay it.
 
     A replay is compared with an ordinary forward pass right after the recording, and at the first other position (with
     several sequences, at the first two replays). If the results differ, all records are dropped, and nothing is

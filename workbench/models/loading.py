@@ -208,7 +208,7 @@ def find_heads(target_name: str, target: Runner) -> dict[str, HeadInfo]:
 
 
 def own_infos(target_name: str, target: Runner) -> Iterator[tuple[str, HeadInfo]]:
-    """Yield (kind, heads) for the user's own trained heads. If heads do not fit the target, their `problem` says why.
+    """Yield pairs such as ("medusa", heads) of the user's own trained heads; `problem` says why heads do not fit.
 
     The pairs are in reverse order of the user's folders. In a dict made from the pairs, the folder that the user named
     first thus has precedence.

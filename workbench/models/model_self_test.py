@@ -60,7 +60,7 @@ THRESHOLDS = {"sliding_window": 4, "attention_chunk_size": 4, "floor_scale": 3, 
 threshold, for example the size of a sliding window, layers change their behaviour. The texts of the self-test are
 shorter than the thresholds of real models, so thresholds are lowered; smaller ones are left unchanged."""
 UNSCALED = ("longrope", "dynamic")
-"""RoPE types whose threshold is not lowered in a model's self-test, because the workbench limits the context to it (see
+"""RoPE types whose original context is not lowered in a model's self-test, because the workbench never exceeds it (see
 `layers.longest_context`)."""
 Text = tuple[int, ...]
 

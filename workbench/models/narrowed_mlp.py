@@ -111,7 +111,7 @@ def narrow_mlps(runner: Runner, columns: Mapping[int, Int[Tensor, " k"]]) -> Wei
 
 
 def _lean(whole: LeanDecoder, model: PreTrainedModel, columns: Mapping[int, Tensor]) -> LeanDecoder:
-    """Return a lean decoder for a model with narrowed MLPs.
+    """Return a decoder with few operations per layer for a model with narrowed MLPs.
 
     It is compiled if the whole model's decoder is compiled, all layers are narrowed, and weights are not int8.
     """

@@ -119,7 +119,7 @@ class Runner:
 
     @property
     def lean(self) -> LeanDecoder | None:
-        """Return the lean decoder that replaces the model's own forward pass; None if the model is run itself."""
+        """Return the faster decoder that replaces the model's own forward pass; None if the model is run itself."""
         return self._lean
 
     @property
@@ -326,8 +326,8 @@ class Runner:
                 `states`, if any.
             head: whether to compute logits; if not, only the captured hidden states are meaningful.
             capture_layers: indices of the layers after which hidden states are captured.
-            skipped_halves: halves of layers that are left out (see `workbench.kernels.layers`). Without its attention a
-                layer writes no cache entries.
+            skipped_halves: attention or MLP halves of layers that are left out (see `workbench.kernels.layers`).
+                Without its attention a layer writes no cache entries.
             shared_copy: weight-sharing copy that runs instead of the model, over its KV cache.
             everywhere: whether to return the LM head's input at every position even with `last_only`.
 

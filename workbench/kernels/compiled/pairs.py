@@ -217,8 +217,8 @@ def _residual_weights(p, r, rest):
 def _improve_position(p, q, p_bits, q_bits, at, without, steps, most, of, weight, r):
     """Search for the token weights by which `OptimalTwo` chooses one of two drafts, at one tree position.
 
-    Writes the weights of groups and then of single tokens to `weight`, and the index of each token in `weight` to `of`.
-    Writes the distribution of the chosen draft to `r`. `improve` describes the other arguments.
+    Writes to `weight` the weights of the G groups, then those of the m tokens in `at`; to `of`, for each token, the
+    index of its weight; to `r`, the distribution of the chosen draft. `improve` describes the other arguments.
     """
     m, groups = at.shape[0], weight.shape[0] - at.shape[0]
     sums = np.zeros((7, groups + m), np.float32)

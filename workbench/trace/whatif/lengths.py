@@ -41,7 +41,7 @@ class Costs:
 
 
 def fit_costs(trace: Trace, plain: Trace | None = None) -> Costs:
-    """Fit the cost model of a run to its rounds, excluding stalled rounds.
+    """Fit the cost model of a run to its rounds, excluding stalled rounds (slowed by other load).
 
     The time of a target pass is modelled as linear in the number of its tokens; other times are means.
 
