@@ -70,7 +70,7 @@ class KVCache(Protocol):
     def commit(self, row: int, length: int, path: Sequence[int]) -> None:
         """Commit the accepted nodes of a sequence: move entries `length + path[i]` to `length + i`, in all layers.
 
-        `path` increases strictly.
+        `length` is the number of committed entries; `path` increases strictly.
         """
         ...
 
@@ -249,7 +249,7 @@ class TreeCache(Cache):
     def commit(self, row: int, length: int, path: Sequence[int]) -> None:
         """Commit the accepted nodes of a sequence: move entries `length + path[i]` to `length + i`, in all layers.
 
-        `path` increases strictly.
+        `length` is the number of committed entries; `path` increases strictly.
         """
         if all(i == node for i, node in enumerate(path)):
             return

@@ -93,7 +93,7 @@ def _product(
 
 @dataclass
 class Product:
-    """y = W x for the stacked weights of linear layers that read the same input.
+    """Matrix product W x, where W has the stacked weights of linear layers that read the same input x.
 
     Args:
         weight: [o, i]; for a gated product the gate's rows, then as many rows for the values.
@@ -101,11 +101,11 @@ class Product:
         norm_weight: weight of the RMS norm that is applied to the input, [i]; None: no norm.
         eps: the norm's epsilon.
         is_gated: return silu(gate) · up, [o / 2] values, instead of the product.
-        n_splits: number of programs that share a row block.
-        rows: rows of the weights in a tile.
-        step: inputs that a program reads at once.
-        n_warps: warps of a program.
-        n_stages: loads that are in flight at once; None: 4, or 3 for more than 32 tokens.
+        n_splits: number of Triton programs that share a block of rows.
+        rows: number of rows of the weights in a tile.
+        step: number of inputs that a Triton program reads at once.
+        n_warps: number of warps of a program.
+        n_stages: number of loads that are in flight at once; None: 4, or 3 for more than 32 tokens.
     """
 
     weight: Float[Tensor, "o i"]
@@ -154,8 +154,8 @@ def n_splits(n_weight_rows: int, n_inputs: int, n_programs: int, rows: int = ROW
         n_weight_rows: number of rows of the weights.
         n_inputs: number of inputs.
         n_programs: number of Triton programs to reach, such as the number of multiprocessors.
-        rows: rows of the weights in a tile.
-        step: inputs that a program reads at once.
+        rows: number of rows of the weights in a tile.
+        step: number of inputs that a Triton program reads at once.
     """
     n_blocks, n_steps, parts = -(-n_weight_rows // rows), -(-n_inputs // step), 1
     while n_blocks * parts < n_programs and 4 * parts <= n_steps:

@@ -17,7 +17,7 @@ from workbench.trace.stalls import exclude_stalled, find_stalls
 from workbench.trace.whatif.tau_prediction import draft_depths, predict_tau
 
 LEAST_PLAIN_ROUNDS = 3
-"""Minimum number of rounds without a draft for which they serve as baseline of a run if no plain run is given."""
+"""Minimum number of rounds without a draft that serve as a run's baseline if no run of plain decoding is given."""
 
 
 @dataclass(frozen=True, slots=True)
