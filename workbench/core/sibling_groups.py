@@ -209,10 +209,10 @@ def select_rows(distributions: Float[Tensor, "m V"], at: Int[Tensor, " R"]) -> F
 
 
 PositionVerifier = Callable[[SiblingGroups, bool], tuple[Sequence[Float[Tensor, "R F"]], Float[Tensor, "R V"]]]
-"""Type of a function that verifies some tree positions: (positions, whether weights are needed) → (columns, weights).
-Each column has a value per child [R, F]; there may be any number of columns. The weights [R, V] are the unnormalised
-distribution of the token that is emitted if the walk ends at the position. If weights are not needed, the caller
-ignores them."""
+"""Type of a function that verifies R tree positions with at most F children each: (positions, whether weights are
+needed) → (columns, weights). Each column has a value per child [R, F]; there may be any number of columns. The weights
+[R, V] are the unnormalised distribution of the token that is emitted if the walk ends at the position. If weights are
+not needed, the caller ignores them."""
 
 
 def verify_positions(

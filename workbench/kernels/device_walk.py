@@ -1,4 +1,4 @@
-"""Find the accepted path of a draft tree on the device, for rounds whose results the host reads late."""
+"""Find the accepted path of a draft tree on the device, so that the next round can start before the host reads it."""
 
 from __future__ import annotations
 

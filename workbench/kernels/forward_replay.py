@@ -103,7 +103,7 @@ class Record:
 
 
 class ReplayCache:
-    """Cache of recorded forward passes (CUDA graphs) of a model. Of each shape, the second is recorded and then replayed.
+    """Cache of a model's recorded forward passes (CUDA graphs). Of each shape, the second is recorded for replays.
 
     A replay is compared with an ordinary forward pass right after the recording, and at the first other position (with
     several sequences, at the first two replays). If the results differ, all records are dropped, and nothing is

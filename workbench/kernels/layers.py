@@ -185,7 +185,7 @@ def with_layers(model: _P, new_layers: Sequence[nn.Module], replaced: Sequence[i
 
 
 class LayerSubsets:
-    """Maker of copies of a model with some of its layers and layer halves (`subset`); the last few copies are cached.
+    """Maker of copies of a model without some layers or layer halves (see `subset`); the last few copies are cached.
 
     Args:
         model: the whole model.
@@ -196,7 +196,7 @@ class LayerSubsets:
         self._kept: dict[tuple[tuple[int, ...], frozenset[int]], PreTrainedModel] = {}
 
     def __call__(self, layers: Sequence[int] | None, skipped_halves: Collection[int]) -> PreTrainedModel:
-        """Return a copy of the model with some layers (default: all) and layer halves, from the cache if possible."""
+        """Return a copy of the model with some layers (default: all), without `skipped_halves`; cached if possible."""
         if layers is None and not skipped_halves:
             return self.model
         all_layers = range(len(decoder_layers(self.model)[1]))

@@ -35,7 +35,7 @@ class ForwardInputBuilder:
     def build(
         self, rows: Sequence[Segment | None], slots: Sequence[Slot], lo: int, cache: TreeCache, n: int
     ) -> tuple[Tensor | dict[str, Tensor], Tensor]:
-        """Return the attention mask and positions of a batch's new tokens, and set the window of the KV cache.
+        """Return attention mask and positions of a batch's new tokens; set `cache.window` (positions written and read).
 
         Args:
             rows: segment (new tokens) of each cache row from `lo` on; None: padding.

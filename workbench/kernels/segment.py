@@ -125,7 +125,7 @@ class Slot:
 
     @property
     def text_length(self) -> int:
-        """Return the number of committed tokens of the text, with or without a cache entry."""
+        """Return the number of committed tokens of the text, whether or not they have a KV-cache entry."""
         return self.length + self.shift
 
     @property

@@ -1,4 +1,4 @@
-"""Compare a lean decoder with its model before it is used (self-test).
+"""Compare a lean decoder (few operations per layer) with its model before it is used (self-test).
 
 In float64 and float32 it suffices to compare the logits of a short text. In bfloat16 it does not, because rounding
 errors grow from layer to layer. Also, huge activations dominate the hidden state of the attention sink (in most real
@@ -113,7 +113,7 @@ def describe_difference(lean: FewTokenDecoder, model: PreTrainedModel) -> str:
     """Return text that says how a decoder's results differ from its model's by more than rounding; empty if equal.
 
     Args:
-        lean: decoder to test, lean or of Triton kernels, which no other thread uses.
+        lean: decoder to test, `LeanDecoder` or `GpuDecoder`; no other thread uses it.
         model: model that it was created from.
     """
     n = min(PROBE, getattr(text_config(model.config), "sliding_window", None) or PROBE)

@@ -189,7 +189,7 @@ def _compare(runner: Runner, which: int) -> SelfTestResult:
 def _errors_in_half_precision(
     runner: Runner, which: int, ours: Sequence[_Place], own: Mapping[Text, Tensor], digits: float
 ) -> list[float]:
-    """Return the error of the engine's logits for a half-precision model at each position, over the allowed error.
+    """Return the error of the engine's logits for a half-precision model at each position / the allowed error.
 
     Each result is the larger of two such quotients: of the engine in float32, and of the engine in half precision.
     """
@@ -221,7 +221,7 @@ def _logits_of_engine(runner: Runner, which: int) -> list[_Place]:
         runner.prefill(rows[1], short[:-1])
 
         def verify(drafts: Sequence[tuple[Sequence[int], Sequence[int], Sequence[int]]], branched: bool) -> None:
-            """Run one draft per sequence through the model, given as (text before the draft, tokens, parents)."""
+            """Run one draft per sequence, given as (text before the draft, tokens, parents), through the model."""
             segments = [
                 _segment(row, ids([text[-1], *draft]), parents if branched else None)
                 for row, (text, draft, parents) in zip(rows, drafts, strict=False)

@@ -63,7 +63,7 @@ def _overlap_excess(p, q, rho, k):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def _find_discount(p, q, k, halvings, least):
-    """Search for the discount ρ of SpecTr's rule K-SEQ at one tree position, as `methods.verifiers.k_seq.discount` does.
+    """Search for the discount ρ of SpecTr's rule K-SEQ at a tree position, as `methods.verifiers.k_seq.discount` does.
 
     p and q are the target and draft distribution, float32 [V]; k is the number of drafts. The search takes at most
     `halvings` + 1 steps, and ends earlier if ρ is known to within least · (k − 1).

@@ -109,7 +109,7 @@ def _attend_to_chunk(
 
 @kernel
 def _sees_any(mask_at, is_row, first, used, floor, CHUNK: tl.constexpr):
-    """Return whether some row attends to some key of a chunk."""
+    """Return whether any query row attends to any key of a chunk."""
     keys_at = first + tl.arange(0, CHUNK)
     is_read = is_row[:, None] & (keys_at < used)[None, :]
     values = tl.load(mask_at + keys_at[None, :], mask=is_read, other=floor).to(tl.float32)

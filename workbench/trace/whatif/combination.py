@@ -1,4 +1,4 @@
-"""Combine two recorded runs of the same text: compute τ if the better of their two drafts were chosen at each point."""
+"""Combine two recorded runs of the same text: compute τ if the better of their two drafts were used in every round."""
 
 from __future__ import annotations
 
