@@ -158,7 +158,7 @@ def has_lean_architecture(model: PreTrainedModel) -> bool:
 
 
 class LeanDecoder(FewTokenDecoder):
-    """Decoder of a model with few operations per layer. Create it with `self_test.make_lean_decoder`, which tests it."""
+    """Decoder with few operations per layer. Create it with `self_test.make_lean_decoder`, which tests it."""
 
     def __init__(self, model: PreTrainedModel, capacity: int) -> None:
         if weight_dtype(model) == torch.int8:
