@@ -35,7 +35,7 @@ little from a replay."""
 MOST_RECORDS = 48
 """Maximum number of recorded forward passes (CUDA graphs) per model. The least recently replayed is dropped first."""
 MOST_BYTES = 2**29
-"""Maximum memory in bytes for the inputs and outputs of a model's recorded forward passes."""
+"""Maximum memory in bytes for the inputs and outputs of a model's recorded forward passes (CUDA graphs)."""
 AGAIN = 16
 """Number of forward passes of one shape that run unrecorded after the record of this shape was dropped.
 If a run uses more shapes than records are kept, recording a shape at every use would take as long as several forward
