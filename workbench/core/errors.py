@@ -24,7 +24,7 @@ class WorkbenchError(Exception):
 
 
 def system_reason(error: OSError) -> str:
-    """Return the operating system's reason for an error: "No space left on device".
+    """Return the operating system's reason for an error, such as "No space left on device".
 
     Python sets `strerror` only for errors with a number; libraries also raise `OSError` with a text or without any.
     """

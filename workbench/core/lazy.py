@@ -1,4 +1,4 @@
-"""Sequences and values that are computed when they are first read.
+"""Values and sequences (as in Python) of numbers that are computed when they are first read.
 
 Verification walks down a draft tree and ends at one position, so the tokens to emit at other positions are never read.
 Lazy sequences are used only on the host: a GPU computes all numbers at once, with one synchronisation per round.

@@ -14,7 +14,7 @@ from workbench.core.tree import DraftTree, tree_attention_mask
 
 @dataclass(frozen=True, slots=True)
 class LayerInput:
-    """Layer at which probes enter the forward pass, and the function that computes them from the draft's hidden states.
+    """Layer at which probe tokens enter the forward pass, and a function that computes their hidden states.
 
     Attributes:
         layer: number of the target's first layers that run without these probes; at least 1.
@@ -28,10 +28,10 @@ class LayerInput:
 
 @dataclass(frozen=True, slots=True)
 class Probes:
-    """Probe tokens of a draft with N nodes, each with its own position and attention mask.
+    """Probes: extra tokens that are processed with a draft of N nodes but never accepted.
 
-    Probes attend to all committed tokens. No node of the draft attends to a probe, so the target's logits for the draft
-    do not depend on the probes.
+    Each has its own position and attention mask. Probes attend to all committed tokens. No node of the draft attends to
+    a probe, so the target's logits for the draft do not depend on the probes.
 
     Attributes:
         tokens: int64 [P] token ids, on the target's device.
@@ -41,7 +41,7 @@ class Probes:
         attention_mask: bool [P, N + P], attention mask over nodes and probes: each probe attends to itself and to no
             later probe.
         max_depth: upper bound of `depths`, known without a synchronisation.
-        source: name of the component that requested the probes, for display.
+        source: name of the drafter or verifier that requested the probes, for display.
         states: [P, D], input embeddings of the probes; `tokens` are then only for display. None: embed `tokens`.
         layer_input: layer at which the probes enter; `tokens` are then only for display. None: the first layer.
     """
@@ -60,13 +60,13 @@ class Probes:
 
     @classmethod
     def chain(cls, tree: DraftTree, tokens: Int[Tensor, " P"], node: int = -1, source: str = "") -> Probes:
-        """Return a chain of probes that continues the text after a node of the tree.
+        """Return a chain of probes (tokens that are never accepted) that continues the text after a node of the tree.
 
         Args:
             tree: draft with N nodes.
             tokens: int64 [P] token ids on the tree's device.
             node: index of the node; −1: the last committed token.
-            source: name of the component that requests the probes.
+            source: name of the drafter or verifier that requests the probes.
         """
         n, p = len(tree), tokens.shape[0]
         previous = torch.arange(n, n + p, device=tokens.device) - 1
@@ -77,7 +77,7 @@ class Probes:
 
 @dataclass(frozen=True, slots=True)
 class ProbeOutput:
-    """The target's outputs at probe positions.
+    """The target's outputs at probe positions (extra positions that are never accepted).
 
     Attributes:
         probes: the requested probes.
@@ -91,13 +91,14 @@ class ProbeOutput:
 
 
 def concat_probes(tree: DraftTree, parts: list[Probes]) -> Probes:
-    """Concatenate the probes of several components. No probe attends to another component's probes.
+    """Concatenate the probes that several components (drafter, verifier) request.
 
-    With more than one component, `states`, `layer_input` and `source` are dropped.
+    No probe attends to the probes of another component. With more than one component, `states`, `layer_input` and
+    `source` are dropped.
 
     Args:
         tree: draft with N nodes.
-        parts: probes to concatenate; at least one.
+        parts: probes of each component; at least one component.
     """
     if len(parts) == 1:
         return parts[0]

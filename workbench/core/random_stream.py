@@ -32,7 +32,7 @@ class Purpose(IntEnum):
     TIE = 4
     """Random numbers for breaking ties between equal candidates, if a rule breaks ties at random."""
     GUESS = 5
-    """Random numbers for initial guesses of a drafter without information, and for random search steps."""
+    """Random numbers for initial guesses (random tokens of the text), and for random search steps of drafters."""
 
 
 class RandomStream:

@@ -206,7 +206,7 @@ def recursive_rejection(
 def _tested(
     tree: DraftTree, fans: SiblingGroups, ends: bool
 ) -> tuple[list[Float[Tensor, "R F"]], Float[Tensor, "R V"]]:
-    """Test the siblings at some positions in order, each against the residual distribution after its earlier siblings.
+    """Test up to F siblings at each of R positions in order, each against the residual distribution after earlier ones.
 
     Residual and draft weights stay unnormalised, with separate sums, because normalising would read each distribution
     once more.
@@ -263,9 +263,9 @@ def _initial_prob(tree: DraftTree) -> Float[Tensor, " N"]:
 def node_draft_probs(
     tree: DraftTree, node: Int[Tensor, " n"], x: Int[Tensor, "n 1"], free: Float[Tensor, "n V"]
 ) -> Float[Tensor, "n V"]:
-    """Return the draft distribution of each of n nodes, after removal of its earlier siblings where that applies.
+    """Return the draft distribution of each of n nodes of a mixed tree (some siblings deterministic, others sampled).
 
-    The tree is mixed: some siblings are deterministic, others sampled.
+    Earlier siblings are removed from it for nodes that were drawn without replacement.
 
     Args:
         tree: the draft.

@@ -158,7 +158,7 @@ def relaxed_rejection(
 def _tested(
     tree: DraftTree, lift: Lift, fans: SiblingGroups, ends: bool, priced: bool
 ) -> tuple[list[Float[Tensor, "R F"]], Float[Tensor, "R V"]]:
-    """Test the siblings at some tree positions by relaxed recursive rejection.
+    """Test up to F siblings at each of R tree positions by relaxed recursive rejection.
 
     Args:
         tree: the draft.
@@ -205,7 +205,8 @@ def _tested(
 class _Excess:
     """Sum, sibling by sibling, the difference between the distribution of the emitted token and the target's p.
 
-    The accepted part of a test, min(q, lifted), is never stored as a tensor: it equals lifted − (lifted − q)₊.
+    `lifted` is the raised distribution of a test. The accepted part min(q, lifted) is never stored as a tensor: it
+    equals lifted − (lifted − q)₊.
     """
 
     def __init__(self, p: Float[Tensor, "R V"]) -> None:
@@ -219,10 +220,10 @@ class _Excess:
         rest: Float[Tensor, "R V"],
         over: Float[Tensor, "R 1"],
     ) -> None:
-        """Add, at each position with a further child, the difference from p that the test of this child causes.
+        """Add one test's part of the difference from p, at each position that has the tested child.
 
         Args:
-            has: whether the position has this child.
+            has: whether the position has the tested child.
             lifted: raised distribution; overwritten for the first child, unless it is p itself.
             rest: (lifted − q)₊.
             over: sum of `rest`.
@@ -244,7 +245,7 @@ class _Excess:
         over: Float[Tensor, "R 1"],
         left: Float[Tensor, "R V"],
     ) -> None:
-        """Add the distribution of the token that is emitted at each position after the last rejection.
+        """Add to the sum the distribution of the token that each position emits if it rejects all children.
 
         The token is sampled from `rest` if the sum of `rest` is positive, else from `left`.
         """

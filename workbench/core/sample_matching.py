@@ -16,16 +16,16 @@ from workbench.core.sibling_groups import SiblingGroups
 def match_sampled_token(
     fans: SiblingGroups, p: Float[Tensor, "R V"], inplace: bool = False
 ) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"], Float[Tensor, "R V"]]:
-    """Return the acceptance probabilities of "sample from p, accept the child with that token" at some tree positions.
+    """Return the acceptance probabilities of "sample from p, accept the child with that token" at R tree positions.
 
     p is read twice, for any number of siblings. A child's acceptance probability is its p divided by the mass of p
     outside its earlier siblings. That mass is computed as a sum of positive terms: tokens without a child, the child,
     and its later siblings. The difference 1 − (mass of earlier siblings) would suffer from cancellation.
 
     Args:
-        fans: the positions and their children. If siblings have the same token, the first one gets all of its
-            probability.
-        p: distribution to sample from.
+        fans: the R positions, each with at most F children. If siblings have the same token, the first one gets all of
+            its probability.
+        p: distribution to sample from, for each position.
         inplace: whether p may be overwritten.
 
     Returns:

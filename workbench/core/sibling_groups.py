@@ -46,7 +46,7 @@ def where_rows(
 
 
 def normalise_rows(weights: Float[Tensor, "n V"], fallback: Float[Tensor, "n V"]) -> Float[Tensor, "n V"]:
-    """Divide each row by its sum, in place. A row of sum 0 (reached with probability 0) becomes the fallback row."""
+    """Divide each row by its sum, in place. A row of sum 0 (reached with probability 0) becomes its `fallback` row."""
     total = weights.sum(1, keepdim=True)
     weights.div_(total.clamp_min(torch.finfo(weights.dtype).tiny))
     return where_rows(total.squeeze(1) > 0, weights, fallback)
@@ -70,7 +70,7 @@ class SelectedRows:
         return select_rows(self.distributions, self.at)
 
     def gather(self, token: Int[Tensor, "R F"]) -> Float[Tensor, "R F"]:
-        """Return the probabilities of F given tokens in each selected row of the table."""
+        """Return the probabilities of F given tokens in each selected distribution."""
         return self.distributions[self.at.unsqueeze(1), token]
 
 
@@ -105,14 +105,14 @@ class SiblingGroups:
     def q(self) -> Float[Tensor, "R V"]:
         """Return the draft distribution from which each tree position's children were sampled, [R, V].
 
-        In a mixed tree, this is the distribution of one of the children. For deterministic children, it is p.
+        In a mixed tree, this is the distribution of one of the children. For deterministic children, p stands in for q.
         """
         return self.drafter.rows.to(self.target.distributions.dtype)
 
     def emitted_probs(
         self, accept_probs: Float[Tensor, "R F"], residual_probs: Float[Tensor, "R V"]
     ) -> Float[Tensor, "R V"]:
-        """Return the distribution of the emitted token at each position, given the drafted children.
+        """Return the distribution of the emitted token at each of R positions, given its drafted children (at most F).
 
         Args:
             accept_probs: probability that the verifier accepts each child [R, F]; 0 where no child exists.
@@ -209,10 +209,10 @@ def select_rows(distributions: Float[Tensor, "m V"], at: Int[Tensor, " R"]) -> F
 
 
 PositionVerifier = Callable[[SiblingGroups, bool], tuple[Sequence[Float[Tensor, "R F"]], Float[Tensor, "R V"]]]
-"""Type of a function that verifies some tree positions: (positions, whether weights are needed) → (columns, weights).
-Each column has a value per child [R, F]; there may be any number of columns. The weights [R, V] are the unnormalised
-distribution of the token that is emitted if the walk ends at the position. If weights are not needed, the caller
-ignores them."""
+"""Type of a function that verifies R tree positions with at most F children each: (positions, whether weights are
+needed) → (columns, weights). Each column has a value per child [R, F]; there may be any number of columns. The weights
+[R, V] are the unnormalised distribution of the token that is emitted if the walk ends at the position. If weights are
+not needed, the caller ignores them."""
 
 
 def verify_positions(
@@ -288,7 +288,7 @@ def should_be_lazy(p: Float[Tensor, "n V"], lazy: bool) -> bool:
 def compute_node_errors(
     n: int, errors_of: Callable[[Int[Tensor, " k"]], Float[Tensor, " k"]], p: Float[Tensor, "m V"], lazy: bool
 ) -> Float[Tensor, " N"] | LazySequence[float]:
-    """Return the distribution error of each of n nodes (see `AcceptanceDecision`), lazily if `should_be_lazy`.
+    """Return `AcceptanceDecision.distribution_error` for each of n nodes, lazily if `should_be_lazy`.
 
     Args:
         n: number of nodes.

@@ -62,7 +62,7 @@ class TreeExplanation:
 
     @property
     def columns(self) -> list[Tensor]:
-        """Return those fields of the explanation that are tensors, in the order `rule_index`, `before`, `after`."""
+        """Return those of the fields `rule_index`, `before` and `after` that are tensors, in this order."""
         return [column for column in (self.rule_index, self.before, self.after) if isinstance(column, Tensor)]
 
     def to_lists(

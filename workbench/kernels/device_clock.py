@@ -16,7 +16,7 @@ memory must hold this lock, too, because it would abort a recording."""
 
 
 class Clock:
-    """Clock of one device. On the CPU a mark is the wall-clock time; on a GPU it is an event in the stream."""
+    """Clock of one device. A mark (point in time) is wall-clock time on a CPU, and an event in the stream on a GPU."""
 
     def __init__(self, device: torch.device) -> None:
         self._cuda = device.type == "cuda"
@@ -39,7 +39,7 @@ class Clock:
 
     @contextmanager
     def without_events(self) -> Iterator[None]:
-        """Set marks by the host's time within this context, because events in a recorded graph have no time."""
+        """Take marks from the host's clock within this context: events in a recorded CUDA graph have no time stamps."""
         self._has_events = False
         try:
             yield
@@ -56,11 +56,11 @@ class Mark:
         self._clock, self._event, self._host_s = clock, event, host_s
 
     def __deepcopy__(self, memo: dict[int, object]) -> Mark:
-        """Return the mark itself: a mark never changes, so copies may share it."""
+        """Return this object itself, not a copy, because a mark never changes."""
         return self
 
     def after(self, seconds: float) -> Mark:
-        """Return the mark that is some seconds later. On a GPU, the stream must have passed this mark."""
+        """Return a mark that is `seconds` later than this one. On a GPU, the stream must have passed this mark."""
         return Mark(self._clock, None, self.seconds + seconds)
 
     @property

@@ -18,11 +18,11 @@ from workbench.core.transfer import on_host
 BLOCK = 4
 """Number of 64-bit words that one call of Philox 4×64 returns."""
 ROUNDS = 10
-"""Number of rounds of the generator, as in NumPy."""
+"""Number of rounds (mixing steps) of the random number generator Philox 4×64, as in NumPy."""
 MULTIPLIERS = (0xD2E7470EE14C6C93, 0xCA5A826395121157)
-"""Multipliers of Philox 4×64 (Salmon et al. 2011, table 2)."""
+"""Multipliers of the random number generator Philox 4×64 (Salmon et al. 2011, table 2)."""
 KEY_STEPS = (0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B)
-"""Numbers that are added to the two key words after each round (Salmon et al. 2011, §3.2)."""
+"""Constants that Philox adds to the two words of its key after each of its rounds (Salmon et al. 2011, §3.2)."""
 _LOW = 0xFFFFFFFF
 
 

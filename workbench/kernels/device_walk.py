@@ -1,4 +1,4 @@
-"""Find the accepted path of a draft tree on the device, for rounds whose results the host reads late."""
+"""Find the accepted path of a draft tree on the device, so that the next round can start before the host reads it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def find_path(
     of their tests, so one pass over the nodes finds the path.
 
     Args:
-        parents: parent of each node; −1 for the root.
+        parents: parent of each node; −1: the root.
         accept: acceptance probability of each node.
         uniform: random number of each node; None if all acceptance probabilities are 0 or 1.
         depth: length D of the result, at least the tree's depth.

@@ -28,7 +28,7 @@ def folder() -> Path:
 
 
 def read(name: str) -> dict[str, Any]:
-    """Read the JSON object in a file of the cache folder; {} if the file or the home folder is missing or damaged."""
+    """Read the JSON object in a file of the cache folder; {} if the file is missing or damaged."""
     try:
         facts = json.loads((folder() / name).read_text(encoding="utf-8"))
     except (OSError, ValueError, RuntimeError):
@@ -37,7 +37,7 @@ def read(name: str) -> dict[str, Any]:
 
 
 def write(name: str, facts: dict[str, Any]) -> None:
-    """Write a JSON object to a file of the cache folder, atomically; do nothing without a writable home folder."""
+    """Write a JSON object to a file of the cache folder, atomically; do nothing if the file cannot be written."""
     with suppress(OSError, RuntimeError):
         path = folder() / name
         path.parent.mkdir(parents=True, exist_ok=True)

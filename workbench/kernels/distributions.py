@@ -117,7 +117,7 @@ def gpu_summary(device: torch.device) -> Callable[[Tensor, int], tuple[Tensor, .
 
 
 def prepare_softmax_summary(logits: Float[Tensor, "n V"], k: int) -> tuple[SoftmaxSummary, tuple[np.ndarray, ...]]:
-    """Allocate the arrays of a softmax summary; return the summary and the arguments of the function that fills it.
+    """Allocate the arrays of a `SoftmaxSummary`; return it and the arguments of the function that fills it.
 
     The function is the compiled `distributions.summarise_softmax`, or `summarise_softmax_bf16` for bfloat16 logits.
     """

@@ -71,7 +71,7 @@ class FewTokenDecoder(ABC):
             x: residual stream before the first of these layers.
             mask: additive attention mask.
             positions: positions of the tokens in their sequences.
-            cache: KV cache, written and read at its window.
+            cache: KV cache, written and read at the positions in `cache.window`.
             capture_layers: layers after which hidden states are captured.
             skipped_halves: attention or MLP halves of layers that are left out (see `workbench.kernels.layers`).
 
@@ -101,13 +101,13 @@ class FewTokenDecoder(ABC):
         skipped_halves: Collection[int] = (),
         everywhere: bool = False,
     ) -> tuple[Float[Tensor, "B m V"], Float[Tensor, "B k D"], dict[int, Tensor]]:
-        """Run a forward pass over the window of a KV cache, which the caller has set.
+        """Run a forward pass over the KV-cache positions in `cache.window`, which the caller has set.
 
         Args:
             ids: token ids.
             mask: additive attention mask.
             positions: positions of the tokens in their sequences.
-            cache: KV cache, written and read at its window.
+            cache: KV cache, written and read at the positions in `cache.window`.
             layers: indices of the layers to run; all by default.
             last_only: compute logits of the last position only (m = 1).
             capture_layers: layers after which hidden states are captured.

@@ -30,14 +30,14 @@ from workbench.kernels.self_test import logits_error
 log = logging.getLogger(__name__)
 
 MOST_TOKENS = 64
-"""Maximum number of tokens, over all sequences, in a recorded forward pass. Longer forward passes gain little from a
-replay."""
+"""Maximum number of tokens, over all sequences, in a forward pass that is recorded as a CUDA graph. Longer ones gain
+little from a replay."""
 MOST_RECORDS = 48
-"""Maximum number of recorded forward passes per model. The least recently replayed record is dropped first."""
+"""Maximum number of recorded forward passes (CUDA graphs) per model. The least recently replayed is dropped first."""
 MOST_BYTES = 2**29
-"""Maximum memory in bytes for the inputs and outputs of a model's recorded forward passes."""
+"""Maximum memory in bytes for the inputs and outputs of a model's recorded forward passes (CUDA graphs)."""
 AGAIN = 16
-"""Number of forward passes of one shape, after the record of this shape was dropped, until the shape is recorded again.
+"""Number of forward passes of one shape that run unrecorded after the record of this shape was dropped.
 If a run uses more shapes than records are kept, recording a shape at every use would take as long as several forward
 passes."""
 SAME = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 5e-3}
@@ -67,7 +67,7 @@ _paused = threading.local()
 
 @contextmanager
 def recording_paused() -> Iterator[None]:
-    """Run forward passes as usual within this context and thread, because they are part of a larger recording."""
+    """Do not record or replay forward passes in this context and thread: they are part of a larger recording."""
     _paused.is_set = True
     try:
         yield
@@ -103,12 +103,13 @@ class Record:
 
 
 class ReplayCache:
-    """Cache of one model's recorded forward passes. A shape is recorded at its second use, and replayed from then on.
+    """Cache of a model's recorded forward passes (CUDA graphs). Of each shape, the second is recorded for replays.
 
     A replay is compared with an ordinary forward pass right after the recording, and at the first other position (with
     several sequences, at the first two replays). If the results differ, all records are dropped, and nothing is
     recorded from then on. The same happens if a forward pass cannot be recorded, because it waits for the GPU, as some
     mixtures of experts do.
+
     Hooks or adapters that are added to the model later do not affect existing records. All records are dropped when a
     sequence is opened after a change of weights or of their addresses (`check`).
 
@@ -163,7 +164,7 @@ class ReplayCache:
         Args:
             kind: key that separates different forward passes of the same shape, by layers and requested outputs.
             work: function that runs the forward pass.
-            cache: KV cache whose window determines which positions are written and read.
+            cache: KV cache; `cache.window` determines which positions are written and read.
             ids: token ids, [B, n].
             mask: attention mask.
             positions: positions in the sequence, [B, n].

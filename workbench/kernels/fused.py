@@ -93,7 +93,7 @@ class FusedDecoder:
 
     @classmethod
     def from_model(cls, model: PreTrainedModel, capacity: int) -> FusedDecoder | None:
-        """Return the compiled decoder of a model that has a lean decoder; None if its layer sizes are not supported.
+        """Return the compiled decoder of a model that `LeanDecoder` supports; None if its layer sizes are unsupported.
 
         Args:
             model: model on the CPU, of a kind that `workbench.kernels.lean` supports.
@@ -144,10 +144,10 @@ class FusedDecoder:
             x: input of the first of these layers, of any dtype, [T, D].
             mask: additive mask [B, 1, n, used]: a token attends to the cache positions where it is 0.
             positions: positions in the sequence, [B, n].
-            cache: KV cache, written and read at its window.
+            cache: KV cache, written and read at the positions in `cache.window`.
             layers: indices of layers.
             capture_layers: those of `layers` after which hidden states are captured, [B, n, D] in the model's dtype.
-            skipped_halves: layer halves that are left out (see `workbench.kernels.layers`).
+            skipped_halves: attention or MLP halves of layers that are left out (see `workbench.kernels.layers`).
         """
         n_rows, n = positions.shape
         stream = x.to(torch.float32, copy=True).contiguous()
@@ -192,9 +192,9 @@ class FusedDecoder:
             shared: for each token, its cache row and position, the cache positions it attends to, and their number.
             positions: positions in the sequence, int64 [T].
             layers: indices of layers; hidden states can be captured only after the last of these layers.
-            skipped_halves: layer halves that are left out.
+            skipped_halves: attention or MLP halves of layers that are left out.
             qkv_bias: values added to queries, keys and values of each token instead of the model's biases, float32
-                [layers, T, (H + 2 G) d].
+                [layers, T, (H + 2 G) d] for H query heads and G key-value heads of size d.
         """
         biases = self._biases if qkv_bias is None else qkv_bias
         item_bytes, n_tokens = kv_buffer.element_size(), stream.shape[0]
@@ -278,7 +278,7 @@ class _Layer(NamedTuple):
 
     @classmethod
     def of(cls, layer: nn.Module) -> _Layer | None:
-        """Return the modules and weights of a decoder layer; None if it has unsupported ones, such as other biases."""
+        """Return the modules and weights of a decoder layer; None if it has others, such as a bias of an MLP."""
         attention: Any = layer.get_submodule("self_attn")
         mlp = layer.get_submodule("mlp")
         linears = [attention.get_submodule(f"{name}_proj") for name in "qkvo"]

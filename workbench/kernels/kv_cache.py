@@ -43,8 +43,8 @@ class Window:
 class KVCache(Protocol):
     """KV cache of several sequences, one per row. Implemented by `TreeCache`.
 
-    The `Retention` of a sequence's slot decides which committed entries are kept: all entries, or attention sinks and a
-    window.
+    An entry is the keys and values of one position in all layers. The `Retention` of a sequence's slot decides which
+    committed entries are kept: all entries, or attention sinks and a window.
     """
 
     capacity: int
@@ -60,22 +60,22 @@ class KVCache(Protocol):
         ...
 
     def clear_row(self, row: int) -> None:
-        """Remove all entries of one row (sequence) of the KV cache."""
+        """Remove the keys and values of one row (sequence) from the KV cache."""
         ...
 
     def move_row(self, source: int, target: int, length: int) -> None:
-        """Copy the first `length` entries of one row (sequence) of the KV cache to another row."""
+        """Copy the first `length` positions of one row (sequence) of the KV cache to another row."""
         ...
 
     def commit(self, row: int, length: int, path: Sequence[int]) -> None:
-        """Commit the accepted nodes of a sequence: move cache entries `length + path[i]` to `length + i`.
+        """Commit the accepted nodes of a sequence: move entries `length + path[i]` to `length + i`, in all layers.
 
-        `path` increases strictly.
+        `length` is the number of committed entries; `path` increases strictly.
         """
         ...
 
     def drop(self, row: int, start: int, stop: int, length: int, rotate: Callable[[Tensor], Tensor]) -> None:
-        """Drop entries `start` … `stop − 1` of one row (sequence) of the KV cache.
+        """Drop entries `start` … `stop − 1` of one row (sequence) of the KV cache, in all layers.
 
         Entries `stop` … `length − 1` move to `start` and after.
 
@@ -203,7 +203,7 @@ class TreeCache(Cache):
         return self._stacks[self._common_at]
 
     def addresses(self) -> tuple[int, ...]:
-        """Return the number of rows and the addresses of all buffers."""
+        """Return the number of rows and the addresses of the KV cache's buffers."""
         return self.n_rows, *(stack.data_ptr() for stack in self._stacks)
 
     def mark_written(self, rows: slice, stop: int) -> None:
@@ -250,7 +250,7 @@ class TreeCache(Cache):
     def commit(self, row: int, length: int, path: Sequence[int]) -> None:
         """Commit the accepted nodes of a sequence: move entries `length + path[i]` to `length + i`, in all layers.
 
-        `path` increases strictly.
+        `length` is the number of committed entries; `path` increases strictly.
         """
         if all(i == node for i, node in enumerate(path)):
             return
@@ -259,7 +259,7 @@ class TreeCache(Cache):
                 move_single_threaded(stack[:, :, row], [length + node for node in path], length)
 
     def move_on_device(self, row: int, source: Int64[Tensor, " n"], target: Int64[Tensor, " n"]) -> None:
-        """Move entries of a row for all layers, from and to positions that only the device knows.
+        """Move entries of one row (sequence), in all layers, from and to positions that only the device knows.
 
         All entries are read before any is written. Does not synchronise.
         """
@@ -268,7 +268,7 @@ class TreeCache(Cache):
             entries.index_copy_(3, target, entries.index_select(3, source))
 
     def drop(self, row: int, start: int, stop: int, length: int, rotate: Callable[[Tensor], Tensor]) -> None:
-        """Drop entries `start` … `stop − 1` of one row (sequence) of the KV cache.
+        """Drop entries `start` … `stop − 1` of one row (sequence) of the KV cache, in all layers.
 
         Entries `stop` … `length − 1` move to `start` and after. The cache must be uniform (`is_uniform`).
 
@@ -287,7 +287,7 @@ class TreeCache(Cache):
 
     @contextlib.contextmanager
     def restore_on_exit(self, row: int, start: int, stop: int) -> Iterator[None]:
-        """Restore entries `start` … `stop − 1` of a row of the KV cache when the block ends.
+        """Restore entries `start` … `stop − 1` of a row of the KV cache, in all layers, when the block ends.
 
         If the buffers were allocated inside the block, these entries become zero.
         """

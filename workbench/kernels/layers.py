@@ -79,7 +79,7 @@ def longest_context(config: PretrainedConfig, scratch: int = 0) -> tuple[int, st
 
     Args:
         config: configuration of the decoder.
-        scratch: positions of the KV cache after the context, for drafted tokens.
+        scratch: number of KV-cache positions after the context, for drafted tokens.
     """
     trained_length = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None) or 2048
     rope_parameters = getattr(config, "rope_parameters", None) or {}
@@ -142,8 +142,8 @@ def subset(model: PreTrainedModel, keep: Sequence[int], skipped_halves: Collecti
     Args:
         model: the whole model.
         keep: indices of layers.
-        skipped_halves: halves that are left out. If the attribute names of a layer's halves are unknown, the whole
-            layer runs unless both halves are left out.
+        skipped_halves: attention or MLP halves of layers that are left out. If the attribute names of a layer's halves
+            are unknown, the whole layer runs unless both halves are left out.
     """
     _, layers = decoder_layers(model)
     remaining = [i for i in keep if not {2 * i, 2 * i + 1} <= set(skipped_halves)]
@@ -185,7 +185,7 @@ def with_layers(model: _P, new_layers: Sequence[nn.Module], replaced: Sequence[i
 
 
 class LayerSubsets:
-    """Maker of copies of a model with some of its layers and layer halves (`subset`); the last few copies are cached.
+    """Maker of copies of a model without some layers or layer halves (see `subset`); the last few copies are cached.
 
     Args:
         model: the whole model.
@@ -196,7 +196,7 @@ class LayerSubsets:
         self._kept: dict[tuple[tuple[int, ...], frozenset[int]], PreTrainedModel] = {}
 
     def __call__(self, layers: Sequence[int] | None, skipped_halves: Collection[int]) -> PreTrainedModel:
-        """Return a copy of the model with some layers (default: all) and layer halves, from the cache if possible."""
+        """Return a copy of the model with some layers (default: all), without `skipped_halves`; cached if possible."""
         if layers is None and not skipped_halves:
             return self.model
         all_layers = range(len(decoder_layers(self.model)[1]))

@@ -31,7 +31,7 @@ from workbench.kernels.quantised import quantise, weight_dtype
 from workbench.kernels.reduced_vocabulary import TrimmedLinear, scatter_logits
 
 KINDS = ("LlamaModel", "MistralModel", "Qwen2Model", "Qwen3Model")
-"""Class names of the Hugging Face decoders for which a lean decoder exists. The decoder may be part of a
+"""Class names of the Hugging Face decoders that `LeanDecoder` supports. The decoder may be part of a
 vision-language model whose images are only input embeddings."""
 DTYPES = (torch.float64, torch.float32, torch.bfloat16)
 FEW = 8
@@ -142,12 +142,12 @@ class LeanLayer:
 
 
 def has_lean_version(model: PreTrainedModel) -> bool:
-    """Return whether a lean decoder supports a model's architecture, dtype, device and size."""
+    """Return whether `LeanDecoder` (few operations per layer) supports a model's class, dtype, device and size."""
     return has_lean_architecture(model) and model.dtype in DTYPES and is_small_on_cpu(model)
 
 
 def has_lean_architecture(model: PreTrainedModel) -> bool:
-    """Return whether a lean decoder supports a model's architecture: its class, activation and RoPE type.
+    """Return whether `LeanDecoder` (few operations per layer) supports a model's class, activation and RoPE type.
 
     RoPE's cosines and sines must not depend on the length of the sequence.
     """
@@ -158,7 +158,7 @@ def has_lean_architecture(model: PreTrainedModel) -> bool:
 
 
 class LeanDecoder(FewTokenDecoder):
-    """Decoder of a whole model with few operations. Create it with `self_test.make_lean_decoder`, which tests it."""
+    """Decoder with few operations per layer. Create it with `self_test.make_lean_decoder`, which tests it."""
 
     def __init__(self, model: PreTrainedModel, capacity: int) -> None:
         if weight_dtype(model) == torch.int8:
@@ -215,7 +215,7 @@ class LeanDecoder(FewTokenDecoder):
             x: residual stream before the first of these layers.
             mask: additive attention mask.
             positions: positions of the tokens in their sequences.
-            cache: KV cache, written and read at its window.
+            cache: KV cache, written and read at the positions in `cache.window`.
             capture_layers: layers after which hidden states are captured.
             skipped_halves: attention or MLP halves of layers that are left out (see `workbench.kernels.layers`).
 

@@ -43,11 +43,11 @@ class ModelForward:
         capture_layers: Collection[int] = (),
         last_only: bool = False,
     ) -> Output:
-        """Run one forward pass of a model over the window of the KV cache.
+        """Run one forward pass of a model over the KV-cache positions in `cache.window`.
 
         Args:
             model: the whole model, a part of it or a weight-sharing copy, with the same modules as LM head and layers.
-            cache: KV cache whose window determines which positions are written and read.
+            cache: KV cache; `cache.window` determines which positions are written and read.
             ids: int64 [B, n], token ids.
             mask: attention mask.
             positions: int64 [B, n], or [3, B, n] (time, height, width), positions in the sequences.

@@ -126,13 +126,13 @@ def is_small_on_cpu(model: nn.Module) -> bool:
 
 
 def may_pack(model: nn.Module) -> bool:
-    """Return whether packing speeds up a model: the model is small, on a CPU, and in float32 or bfloat16."""
+    """Return whether rearranged weights speed up a model: it is small, on a CPU, and in float32 or bfloat16."""
     return is_small_on_cpu(model) and {w.dtype for w in model.parameters()} <= {torch.float32, torch.bfloat16}
 
 
 @contextmanager
 def unpack_temporarily(model: nn.Module) -> Iterator[None]:
-    """Temporarily turn the model's packed layers into plain ones, so that they create no copies of their weights."""
+    """Temporarily turn `PackedLinear` layers into `nn.Linear`, so that they create no copies of their weights."""
     packed = [module for module in model.modules() if type(module) is PackedLinear]
     for module in packed:
         module.__class__ = nn.Linear  # pyright: ignore[reportAttributeAccessIssue]
@@ -144,7 +144,7 @@ def unpack_temporarily(model: nn.Module) -> Iterator[None]:
 
 
 def pack(model: _M) -> _M:
-    """Turn a model's linear layers into packed ones, in place; does nothing if packing would not help."""
+    """Turn a model's linear layers into `PackedLinear` layers, in place, if `may_pack`."""
     if not may_pack(model):
         return model
     for module in model.modules():

@@ -35,7 +35,7 @@ class ForwardInputBuilder:
     def build(
         self, rows: Sequence[Segment | None], slots: Sequence[Slot], lo: int, cache: TreeCache, n: int
     ) -> tuple[Tensor | dict[str, Tensor], Tensor]:
-        """Return the attention mask and positions of a batch's new tokens, and set the window of the KV cache.
+        """Return attention mask and positions of a batch's new tokens; set `cache.window` (positions written and read).
 
         Args:
             rows: segment (new tokens) of each cache row from `lo` on; None: padding.
@@ -140,7 +140,7 @@ class ForwardInputBuilder:
 
     @property
     def why_not_on_device(self) -> str:
-        """Return why lengths cannot stay on the device with this model; "" if they can."""
+        """Return why the sequences' lengths cannot stay on the device with this model; "" if they can."""
         if self.multi_rope:
             return "the model's positions have several components"
         return "the model's masks depend on positions (sliding windows or chunks)" if self.masks.positional else ""

@@ -102,7 +102,7 @@ class TestResults:
 
 
 def supports_distributions(p: Tensor, q: Tensor) -> bool:
-    """Return whether compiled kernels can verify drafts with distributions p and q: float32 on a CPU, large V."""
+    """Return whether compiled kernels can verify drafts with p and q: float32, on a CPU, with a large vocabulary."""
     if p.dtype != torch.float32 or q.dtype != torch.float32 or p.shape[1] < WIDE or not on_host(p.device):
         return False
     return p.is_contiguous() and q.is_contiguous() and load_kernels("siblings") is not None

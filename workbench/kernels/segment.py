@@ -21,7 +21,7 @@ class Retention(Protocol):
     """Rule that decides which committed entries of the KV cache a sequence keeps."""
 
     def after_commit(self, cache: KVCache, slot: Slot) -> None:
-        """Drop the KV-cache entries of a slot that this rule does not keep, and adjust the slot's length and shift."""
+        """Drop the slot's KV-cache entries that this rule does not keep; adjust `slot.length` and `slot.shift`."""
         ...
 
 
@@ -81,7 +81,7 @@ class HiddenStates:
 
 @dataclass(frozen=True, slots=True)
 class DeviceLength:
-    """Number of committed positions of a slot that only the device knows, while the host reads rounds late.
+    """Number of committed positions of a slot, which only the device knows until the host has read the round.
 
     Attributes:
         length: int64 [1] on the device.
@@ -92,7 +92,7 @@ class DeviceLength:
     bound: int
 
     def longer(self, n: int) -> DeviceLength:
-        """Return the length after n more committed positions."""
+        """Return the number of committed positions after n more are committed."""
         return DeviceLength(self.length + n, self.bound + n)
 
 
@@ -125,7 +125,7 @@ class Slot:
 
     @property
     def text_length(self) -> int:
-        """Return the number of committed tokens of the text, with or without a cache entry."""
+        """Return the number of committed tokens of the text, whether or not they have a KV-cache entry."""
         return self.length + self.shift
 
     @property

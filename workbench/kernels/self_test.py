@@ -1,4 +1,4 @@
-"""Compare a lean decoder with its model before it is used (self-test).
+"""Compare a lean decoder (few operations per layer) with its model before it is used (self-test).
 
 In float64 and float32 it suffices to compare the logits of a short text. In bfloat16 it does not, because rounding
 errors grow from layer to layer. Also, huge activations dominate the hidden state of the attention sink (in most real
@@ -31,17 +31,17 @@ log = logging.getLogger(__name__)
 
 PROBE = 12
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-4}
-"""Maximum difference between the logits of a lean decoder and those of its model by dtype, as a share of the largest
+"""Maximum difference between the logits of `LeanDecoder` and those of its model by dtype, as a share of the largest
 logit."""
 TIMES = 4.0
-"""Maximum ratio of a lean layer's error to the error of the model's own layer in bfloat16, for each token."""
+"""Maximum ratio of a `LeanLayer`'s error to the error of the model's own layer in bfloat16, for each token."""
 HEAD = 4.0
-"""Maximum difference in bfloat16 between the logits of a lean decoder's and its model's LM head for the same input. The
-unit is the dtype's relative rounding error."""
+"""Maximum difference between the logits of `LeanDecoder`'s LM head and of its model's LM head for the same input, in
+bfloat16. The unit is the dtype's relative rounding error."""
 
 
 def make_lean_decoder(model: PreTrainedModel, capacity: int) -> LeanDecoder | None:
-    """Return the tested lean decoder of a model.
+    """Return a decoder with few operations per layer (lean decoder) for a model, after testing it.
 
     None if architecture, dtype or device are not supported, or if the decoder's results differ from the model's.
 
@@ -113,7 +113,7 @@ def describe_difference(lean: FewTokenDecoder, model: PreTrainedModel) -> str:
     """Return text that says how a decoder's results differ from its model's by more than rounding; empty if equal.
 
     Args:
-        lean: decoder to test, lean or of Triton kernels, which no other thread uses.
+        lean: decoder to test, `LeanDecoder` or `GpuDecoder`; no other thread uses it.
         model: model that it was created from.
     """
     n = min(PROBE, getattr(text_config(model.config), "sliding_window", None) or PROBE)

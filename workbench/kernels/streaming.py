@@ -41,7 +41,7 @@ class SinkWindow:
         return max(1, self.window // 4)
 
     def after_commit(self, cache: KVCache, slot: Slot) -> None:
-        """Drop the oldest KV-cache entries after the sinks if at least a block of entries is outside the window."""
+        """Drop all KV-cache entries between sinks and window if they are at least a block (a quarter of the window)."""
         n = slot.length - self.sinks - self.window
         if n >= self.block:
             cache.drop(slot.index, self.sinks, self.sinks + n, slot.length, lambda keys: self.rotation(keys, -n))

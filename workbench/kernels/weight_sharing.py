@@ -15,7 +15,7 @@ class WeightSharingCopy:
 
     Attributes:
         model: the copy, with the layers of the runner's model or replacements for them.
-        lean: lean decoder of `model`; None: use the forward pass of `model`.
+        lean: decoder of `model` with few operations per layer; None: use the forward pass of `model`.
     """
 
     model: PreTrainedModel

@@ -160,7 +160,7 @@ class Models:
         return [self.target.meter, self.meter, *([] if self.draft_model is None else [self.draft_model.meter])]
 
     def set_unknown_token(self) -> None:
-        """Make the draft model replace token ids for which it has no embedding by an unknown token."""
+        """Make the draft model replace token ids for which it has no embedding by the unk, pad or EOS token."""
         if self.drafter is None:
             return
         token_ids = (getattr(self.tokenizer, f"{kind}_token_id", None) for kind in ("unk", "pad", "eos"))
@@ -208,7 +208,7 @@ def find_heads(target_name: str, target: Runner) -> dict[str, HeadInfo]:
 
 
 def own_infos(target_name: str, target: Runner) -> Iterator[tuple[str, HeadInfo]]:
-    """Yield (kind, heads) for the user's own trained heads. If heads do not fit the target, their `problem` says why.
+    """Yield pairs such as ("medusa", heads) of the user's own trained heads; `problem` says why heads do not fit.
 
     The pairs are in reverse order of the user's folders. In a dict made from the pairs, the folder that the user named
     first thus has precedence.

@@ -33,7 +33,7 @@ class HubId(str):
 
 
 def short_name(model: str) -> str:
-    """Return the short name of a model folder or GGUF file in this process; other names are returned unchanged.
+    """Return the short name (last path component) of a model folder or GGUF file; other names are returned unchanged.
 
     Args:
         model: bundled or published name, folder, GGUF file, short name of one of these, or Hub id.
@@ -68,7 +68,7 @@ def _unused_name(place: Path) -> str:
 
 
 def path_of(model: str) -> Path:
-    """Return the path of the local model with a given short name; any other string is taken as a path."""
+    """Return the path of a local model by its short name (last path component); other strings are taken as paths."""
     if isinstance(model, HubId):
         relative = model.replace("\\", "/").replace(":", "").lstrip("/")  # an absolute path would replace the parent
         return Path(os.devnull) / relative  # a path that cannot exist

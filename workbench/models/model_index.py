@@ -86,7 +86,7 @@ def local_folder(model: IndexedModel) -> Path | None:
 
 
 def hub_copy(model: IndexedModel) -> Path | None:
-    """Return the folder of an earlier download of a model from the Hub; None unless it is complete and as expected."""
+    """Return the folder of an earlier download from the Hub; None unless it is complete and contains this model."""
     from huggingface_hub import try_to_load_from_cache  # imported late: takes half a second
 
     config_path = try_to_load_from_cache(model.hub_id, "config.json")

@@ -60,7 +60,7 @@ THRESHOLDS = {"sliding_window": 4, "attention_chunk_size": 4, "floor_scale": 3, 
 threshold, for example the size of a sliding window, layers change their behaviour. The texts of the self-test are
 shorter than the thresholds of real models, so thresholds are lowered; smaller ones are left unchanged."""
 UNSCALED = ("longrope", "dynamic")
-"""RoPE types whose threshold is not lowered in a model's self-test, because the workbench limits the context to it (see
+"""RoPE types whose original context is not lowered in a model's self-test, because the workbench never exceeds it (see
 `layers.longest_context`)."""
 Text = tuple[int, ...]
 
@@ -189,7 +189,7 @@ def _compare(runner: Runner, which: int) -> SelfTestResult:
 def _errors_in_half_precision(
     runner: Runner, which: int, ours: Sequence[_Place], own: Mapping[Text, Tensor], digits: float
 ) -> list[float]:
-    """Return the error of the engine's logits for a half-precision model at each position, over the allowed error.
+    """Return the error of the engine's logits for a half-precision model at each position / the allowed error.
 
     Each result is the larger of two such quotients: of the engine in float32, and of the engine in half precision.
     """
@@ -221,7 +221,7 @@ def _logits_of_engine(runner: Runner, which: int) -> list[_Place]:
         runner.prefill(rows[1], short[:-1])
 
         def verify(drafts: Sequence[tuple[Sequence[int], Sequence[int], Sequence[int]]], branched: bool) -> None:
-            """Run one draft per sequence through the model, given as (text before the draft, tokens, parents)."""
+            """Run one draft per sequence, given as (text before the draft, tokens, parents), through the model."""
             segments = [
                 _segment(row, ids([text[-1], *draft]), parents if branched else None)
                 for row, (text, draft, parents) in zip(rows, drafts, strict=False)
@@ -327,7 +327,7 @@ def _ordinary_tokens(runner: Runner, which: int) -> Iterator[int]:
 
 @contextmanager
 def _small_cache(runner: Runner) -> Iterator[None]:
-    """Temporarily give a runner a KV cache for two short sequences, no slots, a separate meter and no recordings."""
+    """Temporarily give a runner an empty KV cache for two short sequences and a new meter; record no forward passes."""
     saved = runner.cache, runner.slots, runner.meter, runner.replays
     runner.cache, runner.slots, runner.meter = TreeCache(runner.n_layers, 2, ROOM), [], Meter()
     runner.replays = None  # records belong to the runner's own cache

@@ -81,7 +81,7 @@ def bundled_drafter(target: str, ignores_images: bool = False) -> str | None:
 
     Args:
         target: name of the target.
-        ignores_images: whether the method ignores images: prefer a draft model that was trained without them.
+        ignores_images: whether the method ignores images. If so, prefer a draft model that was trained without them.
     """
     drafters = [(name, config) for name, _, config in known_targets() if local_models.trained_for(config) == target]
     if ignores_images:

@@ -64,7 +64,7 @@ def feed_forward_of(module: nn.Module, size: int) -> FeedForward | None:
 
 @torch.inference_mode()
 def activity(runner: Runner, slot: Slot, start: int, tokens: Sequence[int]) -> dict[int, Float[Tensor, " I"]]:
-    """Return, for each layer, the mean contribution of each MLP column to the residual stream over some tokens, [I].
+    """Return, for each layer, the mean contribution of its I MLP columns to the residual stream over some tokens.
 
     The contribution of a column is |activation| · ‖output weights of the column‖. Layers with another kind of MLP are
     left out.
@@ -111,7 +111,7 @@ def narrow_mlps(runner: Runner, columns: Mapping[int, Int[Tensor, " k"]]) -> Wei
 
 
 def _lean(whole: LeanDecoder, model: PreTrainedModel, columns: Mapping[int, Tensor]) -> LeanDecoder:
-    """Return a lean decoder for a model with narrowed MLPs.
+    """Return a decoder with few operations per layer for a model with narrowed MLPs.
 
     It is compiled if the whole model's decoder is compiled, all layers are narrowed, and weights are not int8.
     """

@@ -35,7 +35,7 @@ class Costs:
     draft_s: float
 
     def verify_s(self, n: int) -> float:
-        """Return the seconds of a target forward pass over n tokens (root included), interpolated between sizes."""
+        """Return the seconds of a target forward pass over n tokens (root included), from times of measured sizes."""
         sizes = sorted(self.target_s)
         if n >= sizes[-1]:
             return self.target_s[sizes[-1]] * n / sizes[-1]
@@ -106,7 +106,7 @@ def _time(runner: Runner, sizes: tuple[int, ...], context: int, repeats: int) ->
 
 
 def _key(models: Models) -> str:
-    """Return the key of cached pass times, made of the machine, the models' names, dtypes and configurations.
+    """Return the key of cached forward-pass times, made of machine, models' names, dtypes and configurations.
 
     Configurations are included because two folders may have the same name.
     """

@@ -119,7 +119,7 @@ class Runner:
 
     @property
     def lean(self) -> LeanDecoder | None:
-        """Return the lean decoder that replaces the model's own forward pass; None if the model is run itself."""
+        """Return the faster decoder that replaces the model's own forward pass; None if the model is run itself."""
         return self._lean
 
     @property
@@ -140,19 +140,19 @@ class Runner:
     # -- ids of another model's padded vocabulary --------------------------------------------------------------------
 
     def set_unknown_token(self, n_ids: int, token: int) -> None:
-        """Map token ids for which the model has no embedding to an unknown token.
+        """Choose the substitute for token ids for which the model has no embedding.
 
         Models of one tokenizer pad their embeddings to different numbers of rows (Qwen2.5: 151,936 and 152,064).
 
         Args:
             n_ids: number of different token ids that texts may contain.
-            token: id of the unknown token.
+            token: id of the substitute, such as the tokenizer's `<unk>`.
         """
         rows = self.embed.get_parameter("weight").shape[0]
         self.unknown_token = None if n_ids <= rows else min(token, rows - 1)
 
     def replace_unknown(self, ids: Int[Tensor, "*b"]) -> Int[Tensor, "*b"]:
-        """Return token ids, with those for which the model has no embedding replaced by the unknown token."""
+        """Return token ids; those for which the model has no embedding are replaced (see `set_unknown_token`)."""
         if self.unknown_token is None:
             return ids
         return ids.masked_fill(ids >= self.embed.get_parameter("weight").shape[0], self.unknown_token)
@@ -327,8 +327,8 @@ class Runner:
                 `states`, if any.
             head: whether to compute logits; if not, only the captured hidden states are meaningful.
             capture_layers: indices of the layers after which hidden states are captured.
-            skipped_halves: halves of layers that are left out (see `workbench.kernels.layers`). Without its attention a
-                layer writes no cache entries.
+            skipped_halves: attention or MLP halves of layers that are left out (see `workbench.kernels.layers`).
+                Without its attention a layer writes no cache entries.
             shared_copy: weight-sharing copy that runs instead of the model, over its KV cache.
             everywhere: whether to return the LM head's input at every position even with `last_only`.
 

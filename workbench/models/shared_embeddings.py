@@ -111,13 +111,13 @@ def expand_rows(
 def factor_rows(
     weights: dict[str, Tensor], embedding: Float[Tensor, "V D"], head: Float[Tensor, "V D"]
 ) -> dict[str, Tensor]:
-    """Replace a draft model's embedding and LM head by two matrices that project the target's rows.
+    """Replace a draft model's embedding and LM head by two matrices that compute them from the target's.
 
     This is the inverse of `expand_rows`. `embedding` and `head` are the target's embedding and LM head. Weights that
     already have the matrices are returned unchanged.
 
     Raises:
-        ValueError: the rows cannot be computed from the target's rows.
+        ValueError: no such matrices reproduce the draft model's embedding or LM head.
     """
     if ENTER in weights:
         return weights

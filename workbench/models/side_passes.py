@@ -35,7 +35,7 @@ def recompute_logits(
         slot: slot of the sequence; it is not changed.
         start: first position of the tokens.
         tokens: tokens from `start` on.
-        skipped_halves: halves of layers that are left out (see `workbench.kernels.layers`).
+        skipped_halves: attention or MLP halves of layers that are left out (see `workbench.kernels.layers`).
         shared_copy: weight-sharing copy that runs instead of the model.
     """
     length, scratch = slot.length, slot.scratch

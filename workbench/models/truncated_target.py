@@ -19,8 +19,8 @@ from workbench.models.runner import Runner
 def truncate_target(runner: Runner, layers: Sequence[nn.Module]) -> WeightSharingCopy:
     """Return a truncated target: embedding, the given first layers, final norm and LM head.
 
-    The model's own layers give bit-identical results in the truncated target. It uses a lean or compiled decoder if the
-    whole model does, but no compiled decoder for int8 weights.
+    The model's own layers give bit-identical results in the truncated target. It uses a lean decoder (few operations
+    per layer) or a compiled one if the whole model does, but no compiled decoder for int8 weights.
 
     Args:
         runner: runner of the whole model.

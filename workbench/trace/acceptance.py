@@ -43,7 +43,7 @@ class Definition:
     note: str = ""
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the definition of acceptance and its value as JSON data."""
+        """Return this definition, with its counts and its value, as JSON data."""
         return asdict(self)
 
 

@@ -23,8 +23,8 @@ SPEEDUP = f"{ON_POLICY}/speed-up"
 """TensorBoard tag of the curve of the speed-up over plain decoding. Speculative and plain decoding are measured
 alternately on the same prompts in one process (`workbench.trace.speedup`)."""
 EVALUATING, TRAINING = "seconds/evaluating", "seconds/training"
-"""TensorBoard tags of two times of a training run, in seconds since its start: time spent on on-policy evaluation, and
-time spent on training."""
+"""TensorBoard tags of two cumulative times of a training run, in seconds: time for on-policy evaluation, and time for
+training."""
 NAMES = "events.out.tfevents.*"
 Points = list[tuple[int, float]]
 

@@ -19,8 +19,8 @@ from workbench.trace.metrics import summary
 from workbench.trace.type_checks import is_object
 
 VERSION = 1
-"""Version of the index entries of saved runs. If a run's file has no entry of this version, as an exported trace, the
-entry is computed from the trace when the run is listed. An entry of a newer version is refused."""
+"""Version of the index entries of saved runs. If a run's file has no entry of this version (an exported trace
+has none), the entry is computed from the trace when the run is listed. An entry of a newer version is refused."""
 
 FIGURES = (
     "tokens", "rounds", "drafted", "tested", "accepted", "tau", "acceptance_rate", "draft_utilisation", "seconds",

@@ -156,7 +156,7 @@ class Round:
             emitted.kind = PLAIN if emitted.kind == BONUS else emitted.kind
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the recorded round as JSON data, with the round's own lists, because recorded rounds do not change."""
+        """Return the recorded round as JSON data. Its lists are not copied, because recorded rounds do not change."""
         wire = _fields(self)
         wire["nodes"] = _fields(self.nodes)
         for name in ("emitted", "top_p", "phases", "changes", "placed", "probes"):
@@ -235,7 +235,7 @@ class Header:
     rules: dict[str, Rule] = field(default_factory=dict[str, Rule])
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the trace's header as JSON data, with the header's own lists of prompt tokens, for fast polling."""
+        """Return the trace's header as JSON data. Lists of prompt tokens are not copied, so that polling is fast."""
         pictures, rules = [_fields(p) for p in self.pictures], {n: _fields(r) for n, r in [*self.rules.items()]}
         return _fields(self) | {"params": {**self.params}, "pictures": pictures, "rules": rules}
 

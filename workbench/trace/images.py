@@ -47,5 +47,5 @@ class PromptImage:
 
 
 def images_of(vision: Mapping[str, Any]) -> list[Any]:
-    """Return all images of drafter and target in the field `vision` of a recorded round, as JSON data."""
+    """Return all images that the field `vision` of a recorded round contains, as JSON data."""
     return [picture for name in ("pictures", "target_pictures") for picture in vision.get(name) or ()]

@@ -33,7 +33,7 @@ _TICK_NS = 2 * 10**9
 """Assumed resolution of file-system time stamps in nanoseconds. If the folder of runs changed less than this time
 before it was listed, the listing may have missed a change, so the folder is listed again."""
 _FEW = 50
-"""Number of changed runs up to which the index file is not rewritten while the folder of runs may still be changing."""
+"""Maximum number of changed runs that are not yet written to the index file if the folder of runs may still change."""
 _STALE_S = 3600.0
 """Age in seconds at which a temporary file in the folder of runs is considered abandoned and is deleted."""
 

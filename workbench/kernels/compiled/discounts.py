@@ -31,7 +31,7 @@ def _block_residual(p, q, by, share):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def _residual_outside(p, q, special, by, share):
-    """Return the residual mass of the rule K-SEQ over the tokens outside `special`: Σ (p − share · min(q, by · p))₊.
+    """Return the residual mass of SpecTr's rule K-SEQ over tokens outside `special`: Σ (p − share · min(q, by · p))₊.
 
     p and q are float32 [V]; `special`, int64 [m], is a sorted array of token ids without duplicates.
     """
@@ -63,7 +63,7 @@ def _overlap_excess(p, q, rho, k):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def _find_discount(p, q, k, halvings, least):
-    """Search for the discount ρ of the rule K-SEQ at one tree position, as `methods.verifiers.k_seq.discount` does.
+    """Search for the discount ρ of SpecTr's rule K-SEQ at a tree position, as `methods.verifiers.k_seq.discount` does.
 
     p and q are the target and draft distribution, float32 [V]; k is the number of drafts. The search takes at most
     `halvings` + 1 steps, and ends earlier if ρ is known to within least · (k − 1).
@@ -93,7 +93,7 @@ def _find_discount(p, q, k, halvings, least):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def find(p, p_at, q, q_at, token, there, halvings, least, found, taken):
-    """Compute the discount ρ of the rule K-SEQ at each tree position, and sums over the vocabulary that depend on ρ.
+    """Compute the discount ρ of SpecTr's rule K-SEQ at each tree position, and sums over the vocabulary that need ρ.
 
     Any number of threads may call this with the same arrays; each takes the next free position (see `work_sharing`).
 

@@ -20,7 +20,7 @@ from workbench.kernels.compiled.forward import read_logits, run_layers
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def level(joined, beside, layered, read, weighed):
-    """Compute one level of a feature drafter's tree. Any number of threads may call this with the same arrays.
+    """Compute one level of a feature drafter's (EAGLE's) tree; several threads may call this with the same arrays.
 
     Each argument is the tuple of arguments of one compiled function: `joined` and `beside` of `feature_inputs.join`
     (residual stream; terms added to queries, keys and values), `layered` of `forward.run_layers`, `read` of

@@ -1,7 +1,7 @@
-"""Compute a feature drafter's inputs: token embeddings and features, normed, concatenated and projected, without torch.
+"""Compute the inputs of a feature drafter (EAGLE): embeddings and features, normed, concatenated and projected.
 
-This matrix product is small. But after a product, torch's threads keep their cores busy while they wait for more work,
-and the compiled decoder layer that follows needs those cores.
+This small matrix product is computed without torch. After a product, torch's threads keep their cores busy while they
+wait for more work, and the compiled decoder layer that follows needs those cores.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def run_layers(
     Arguments that the module's docstring does not describe: `kind` of the weights (`llvm.BF16`, …); `layers`, int64
     indices of the layers to run; `halves`, int64 [·, 2], 1 where a layer's attention or its MLP is run, 0 where it is
     left out; `sizes` (H, G, d, F); `scale`, the factor of attention scores; and scratch memory in float32: `query` and
-    `mixed` [T, H, d], in even-odd order, and `wide` [T, F].
+    `mixed` [T, H, d], in the order of `to_even_odd_order`, and `wide` [T, F].
     """
     n_tokens, width = x.shape
     heads, groups, size, mlp_width = sizes

@@ -115,9 +115,10 @@ def block(context, kind, rows, w, x, n, out, per_row, scale, add):
 def scores(context, vectors, heads, query, keys, seen, m, scale, out, per_head):
     """Compute the attention scores of a token's queries: out[h, j] = scale · query[h] · keys[seen[j]] for j < m, m > 0.
 
-    `vectors` is one of `VECTORS`, `heads` at most `HEADS`. The other arguments are addresses: `query` of float32
-    [heads, head size] in even-odd order; `keys` of bfloat16 [·, head size]; `seen` of int32 [m]; `out` of float32
-    [heads, per_head] with per_head ≥ m + 15. Entries of `out` after the first m of a head are undefined.
+    `vectors`, one of `VECTORS`, is the head size / 16; `heads` is at most `HEADS`. The other arguments are addresses:
+    `query` of float32 [heads, head size] in even-odd order (`layer_steps.to_even_odd_order`); `keys` of bfloat16
+    [·, head size]; `seen` of int32 [m]; `out` of float32 [heads, per_head] with per_head ≥ m + 15. Entries of `out`
+    after the first m of a head are undefined.
     """
 
     def codegen(ctx, b, sig, args):
@@ -153,7 +154,7 @@ def scores(context, vectors, heads, query, keys, seen, m, scale, out, per_head):
 
 
 def _row(b: Any, rows: Any, seen: Any, at: Any, n_vectors: int) -> list[Any]:
-    """Load the key or value at KV-cache position seen[at] as float32, in even-odd order."""
+    """Load the key or value at KV-cache position seen[at] as float32; of each 32 numbers, even indices come first."""
     position = b.zext(b.load(llvm.at(b, llvm.past(b, seen, at, 4), llvm.I32)), llvm.I64)
     row = llvm.past(b, rows, position, n_vectors * LANES * 2)
     return [half for v in range(0, n_vectors, 2) for half in llvm.pair(b, BF16, llvm.past(b, row, v * LANES, 2))]
@@ -166,7 +167,8 @@ def mix(context, vectors, heads, weights, per_head, values, seen, m, out):
 
     Terms are added in the order of j; m > 0. The arguments are addresses: `weights` of float32 [heads, per_head];
     `values` of bfloat16 [·, head size]; `seen` of int32 [m]; `out` of float32 [heads, head size] in even-odd order.
-    `vectors` is one of `VECTORS`, `heads` at most `HEADS`.
+    Even-odd order: see `layer_steps.to_even_odd_order`. `vectors`, one of `VECTORS`, is the head size / 16; `heads` is
+    at most `HEADS`.
     """
 
     def codegen(ctx, b, sig, args):

@@ -94,7 +94,7 @@ def ready(kind, rows, dealt, packed):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def room(kind, rows, width):
-    """Allocate the scratch array `packed` of `ready` for inputs of up to `width` numbers; empty without AMX tiles."""
+    """Allocate the argument `packed` of `ready` for `rows` inputs of up to `width` numbers; empty without AMX tiles."""
     if kind != TILES:
         return np.empty(0, np.int32)
     groups = (rows + TILE - 1) // TILE
@@ -213,8 +213,8 @@ def aligned(rows, width):
 def attend(query, keys, values, seen, m, scale, weights, out):
     """Compute attention over the first m KV-cache positions in `seen`, for a token's query heads that share keys.
 
-    `query` and the result `out` are [heads, d] in even-odd order. `weights` is scratch memory for `HEADS` rows of
-    m + 15 numbers.
+    `query` and the result `out` are [heads, d] in the order of `to_even_odd_order`. `weights` is scratch memory for
+    `HEADS` rows of m + 15 numbers.
     """
     size, per_head = query.shape[1], weights.shape[1]
     for first in range(0, query.shape[0], HEADS):

@@ -13,8 +13,8 @@ BLOCK = 1024
 """Number of tokens per block of a sum over the vocabulary. A block is summed in float32, and the sums of blocks are
 added in float64."""
 LEAST = np.float32(2.0**-100)
-"""Smallest factor `by` by which `add_up` divides. For smaller factors, by·p is less than the rounding error of a sum of
-q."""
+"""Lower bound of the factor `by` in `add_up`, which divides by it. For smaller factors, the products by·p are below the
+rounding error of Σ q."""
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})

@@ -116,7 +116,7 @@ def _search_weights(p, q, g, inside, steps, most, best, from_q, from_g):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def _assign_groups(p_bits, q_bits, groups, of):
-    """Group tokens by the ratio p / q in half octaves; write the group of each token, 0 … `groups` − 1, to `of`.
+    """Group tokens by the ratio p / q, two groups per factor of 2; write each token's group, 0 … `groups` − 1, to `of`.
 
     The groups are those of `workbench.methods.verifiers.optimal_two.group`, computed from the bits of p and q, int32
     [V].
@@ -182,7 +182,7 @@ def _sum_one_by_group(probs, of, into):
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
 @no_type_check
 def _chosen_distribution_without(q, of, q_all, g_all, from_q, from_g, r):
-    """Compute the distribution r of the draft that `OptimalTwo` chooses from two drafts drawn without replacement.
+    """Compute the distribution r of the draft that the verifier `OptimalTwo` chooses from two without replacement.
 
     r is written in place. On entry it contains q² / (1 − q), so that q / (1 − q) = q + r.
     """
@@ -194,7 +194,7 @@ def _chosen_distribution_without(q, of, q_all, g_all, from_q, from_g, r):
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
 @no_type_check
 def _chosen_distribution(q, of, q_all, from_q, from_g, r):
-    """Compute the distribution r, float32 [V], of the draft that `OptimalTwo` chooses from two independent drafts."""
+    """Compute the distribution r of the draft that the verifier `OptimalTwo` chooses from two independent drafts."""
     factor = from_q + from_g + q_all
     for x in range(q.shape[0]):
         r[x] = q[x] * factor[of[x]]
@@ -215,10 +215,10 @@ def _residual_weights(p, r, rest):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def _improve_position(p, q, p_bits, q_bits, at, without, steps, most, of, weight, r):
-    """Search for the token weights by which `OptimalTwo` chooses one of two drafts, at one tree position.
+    """Search for the token weights by which the verifier `OptimalTwo` chooses one of two drafts, at one tree position.
 
-    Writes the weights of groups and then of single tokens to `weight`, and the index of each token in `weight` to `of`.
-    Writes the distribution of the chosen draft to `r`. `improve` describes the other arguments.
+    Writes to `weight` the weights of the G groups, then those of the m tokens in `at`; to `of`, for each token, the
+    index of its weight; to `r`, the distribution of the chosen draft. `improve` describes the other arguments.
     """
     m, groups = at.shape[0], weight.shape[0] - at.shape[0]
     sums = np.zeros((7, groups + m), np.float32)
@@ -243,7 +243,7 @@ def _improve_position(p, q, p_bits, q_bits, at, without, steps, most, of, weight
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def improve(p, q, p_bits, q_bits, at, without, steps, most, best, r, taken):
-    """Find the token weights by which `OptimalTwo` chooses one of two drafts, and the chosen draft's distribution.
+    """Find the token weights by which the verifier `OptimalTwo` chooses one of two drafts, and its distribution.
 
     The weights are those with the largest acceptance probability that the search finds. Any number of threads may call
     this with the same arrays; each takes the next free row (see `work_sharing`).

@@ -17,7 +17,7 @@ import triton.language as tl
 from workbench.kernels.gpu import interpreter
 
 EMULATED = os.environ.get("TRITON_INTERPRET") == "1"
-"""Whether the kernels run in the interpreter. Kernels get it as their argument `EMULATE`."""
+"""Whether the kernels run in Triton's interpreter. Kernels receive this value as their argument `EMULATE`."""
 if EMULATED:
     interpreter.accept_one_element_arrays()
 

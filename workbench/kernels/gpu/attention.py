@@ -10,11 +10,11 @@ from torch import Tensor
 from workbench.kernels.gpu.arithmetic import EMULATED, kernel, multiply_add, padded, round_to
 
 CHUNK = 128
-"""Number of keys per program. It is fixed, so that a token's sums have the same order whatever else is in the pass."""
+"""Number of keys per Triton program. It is fixed, so that a token's sums have the same order in every forward pass."""
 TILE = 32
-"""Number of keys that a program reads at once; with more, the compiler moves registers to memory."""
+"""Number of keys that a Triton program reads at once; with more, the compiler spills registers to memory."""
 MOST_ROWS = 64
-"""Maximum number of query rows (tokens × query heads that share a key head) per program."""
+"""Maximum number of query rows (tokens × query heads that share a key head) per Triton program."""
 
 
 @kernel
@@ -109,7 +109,7 @@ def _attend_to_chunk(
 
 @kernel
 def _sees_any(mask_at, is_row, first, used, floor, CHUNK: tl.constexpr):
-    """Return whether some row attends to some key of a chunk."""
+    """Return whether any query row attends to any key of a chunk."""
     keys_at = first + tl.arange(0, CHUNK)
     is_read = is_row[:, None] & (keys_at < used)[None, :]
     values = tl.load(mask_at + keys_at[None, :], mask=is_read, other=floor).to(tl.float32)

@@ -80,7 +80,7 @@ class GpuDecoder(FewTokenDecoder):
         return GpuDecoder(self._model, self.capacity) if self._has_changed() else self
 
     def supports(self, shape: Sequence[int]) -> bool:
-        """Return whether a forward pass has few enough tokens; `shape` is (sequences, tokens per sequence)."""
+        """Return whether the kernels support a forward pass of the shape (sequences, tokens per sequence)."""
         return shape[0] * shape[1] <= self.most_tokens
 
     def run_layers(
@@ -147,7 +147,7 @@ def why_unsupported(model: PreTrainedModel) -> str:
 
 
 def _product(linears: list[nn.Module], n_programs: int, norm: Any = None, is_gated: bool = False) -> Product:
-    """Return the product of linear layers that read the same input. Their weights become views of one tensor."""
+    """Fuse linear layers that read the same input into one `Product`. Their weights become views of one tensor."""
     weights = [linear.get_parameter("weight") for linear in linears]
     biases = [getattr(linear, "bias", None) for linear in linears]
     stacked = weights[0].detach()

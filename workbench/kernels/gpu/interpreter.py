@@ -11,7 +11,7 @@ from typing import Any
 
 @cache
 def accept_one_element_arrays() -> None:
-    """Replace the interpreter's conversion of arrays with one element to integers."""
+    """Replace the conversion of arrays with one element to integers in Triton's interpreter."""
     from triton.runtime import interpreter  # needed on a CPU only
 
     patch = interpreter._patch_lang_tensor

@@ -20,7 +20,7 @@ from workbench.kernels.gpu.arithmetic import EMULATED, kernel, multiply_add, pad
 ROWS = 64
 """Number of rows of the weights in a tile: of a gated product 32 of the gate and 32 of the values."""
 STEP = 128
-"""Number of inputs that a program reads at once."""
+"""Number of inputs that a Triton program reads at once."""
 MOST_TOKENS = 64
 
 
@@ -93,7 +93,7 @@ def _product(
 
 @dataclass
 class Product:
-    """y = W x for the stacked weights of linear layers that read the same input.
+    """Matrix product W x, where W has the stacked weights of linear layers that read the same input x.
 
     Args:
         weight: [o, i]; for a gated product the gate's rows, then as many rows for the values.
@@ -101,11 +101,11 @@ class Product:
         norm_weight: weight of the RMS norm that is applied to the input, [i]; None: no norm.
         eps: the norm's epsilon.
         is_gated: return silu(gate) · up, [o / 2] values, instead of the product.
-        n_splits: number of programs that share a row block.
-        rows: rows of the weights in a tile.
-        step: inputs that a program reads at once.
-        n_warps: warps of a program.
-        n_stages: loads that are in flight at once; None: 4, or 3 for more than 32 tokens.
+        n_splits: number of Triton programs that share a block of rows.
+        rows: number of rows of the weights in a tile.
+        step: number of inputs that a Triton program reads at once.
+        n_warps: number of warps of a program.
+        n_stages: number of loads that are in flight at once; None: 4, or 3 for more than 32 tokens.
     """
 
     weight: Float[Tensor, "o i"]
@@ -126,7 +126,7 @@ class Product:
         self.arrived = torch.zeros(self.n_blocks, dtype=torch.int32, device=self.weight.device)
 
     def __call__(self, x: Float[Tensor, "T i"], add: Float[Tensor, "T o"] | None = None) -> Float[Tensor, "T o"]:
-        """Return the product for T ≤ 64 tokens, plus `add`."""
+        """Return the layers' outputs for the inputs `x` of T ≤ 64 tokens, plus `add`."""
         n_tokens, n_inputs = x.shape
         tile = padded(n_tokens)
         out = torch.empty(n_tokens, self.n_rows, dtype=x.dtype, device=x.device)
@@ -153,9 +153,9 @@ def n_splits(n_weight_rows: int, n_inputs: int, n_programs: int, rows: int = ROW
     Args:
         n_weight_rows: number of rows of the weights.
         n_inputs: number of inputs.
-        n_programs: aimed minimum number of programs, such as the number of multiprocessors.
-        rows: rows of the weights in a tile.
-        step: inputs that a program reads at once.
+        n_programs: number of Triton programs to reach, such as the number of multiprocessors.
+        rows: number of rows of the weights in a tile.
+        step: number of inputs that a Triton program reads at once.
     """
     n_blocks, n_steps, parts = -(-n_weight_rows // rows), -(-n_inputs // step), 1
     while n_blocks * parts < n_programs and 4 * parts <= n_steps:
@@ -164,5 +164,5 @@ def n_splits(n_weight_rows: int, n_inputs: int, n_programs: int, rows: int = ROW
 
 
 def programs_aimed_at(device: torch.device) -> int:
-    """Return the number of programs that keep a device busy: its multiprocessors; in the interpreter, a few."""
+    """Return the number of Triton programs that keep a GPU busy: its multiprocessors. In the interpreter, return 8."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 8

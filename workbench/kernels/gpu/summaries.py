@@ -13,7 +13,7 @@ from torch import Tensor
 from workbench.kernels.gpu.arithmetic import kernel, padded
 
 TILE = 2048
-"""Number of logits that a program reads."""
+"""Number of logits per Triton program."""
 
 
 @kernel

@@ -1,4 +1,4 @@
-"""Accepted path of a draft tree, by one program on the GPU."""
+"""Find the accepted path of a draft tree on a GPU, by one Triton program."""
 
 from __future__ import annotations
 

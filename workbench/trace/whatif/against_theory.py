@@ -25,11 +25,11 @@ def compare_with_theory(trace: Trace, plain: Trace | None = None) -> dict[str, A
         plain: plain decoding of the same prompt by the same target; None: not available.
 
     Returns:
-        `tau`, the measured τ. `rate`, accepted / tested with the siblings of a position counted once. `tau_iid`, τ by
+        `tau`, the measured τ. `rate`, accepted / tested tree positions, with siblings counted once. `tau_iid`, τ by
         equation 1 of Leviathan et al. 2023 at `rate`. `rates`, the acceptance rate at each draft position.
         `tau_by_position`, τ computed from `rates`. `best`, the best draft length under the run's cost model; None if
-        the time of a plain step is unknown. For `best`, positions that were never drafted are assumed to have `rate`,
-        and rounds without a draft count as rejections of the first token. `transport`, the output of
+        the time of a plain decoding step is unknown. For `best`, positions that were never drafted are assumed to have
+        `rate`, and rounds without a draft count as rejections of the first token. `transport`, the output of
         `compare_with_transport_bound`.
     """
     rounds, time_budget = trace.rounds, time_breakdown(trace, plain)

@@ -1,4 +1,4 @@
-"""Combine two recorded runs of the same text: compute τ if the better of their two drafts were chosen at each point."""
+"""Combine two recorded runs of the same text: compute τ if the better of their two drafts were used in every round."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class Combination:
 def combine(first: Trace, second: Trace) -> Combination:
     """Return the oracle combination of two drafters, which uses at each position the draft that is accepted further.
 
-    A recorded round shows where a draft would have ended that starts with the round or at one of its accepted
-    positions. So for both drafters the end of the accepted draft is known at every position of the common prefix.
+    A draft that starts with a recorded round, or at one of the round's accepted positions, ends where the round ended.
+    So for both drafters the end of the draft is known at every position of the common prefix.
 
     Args:
         first: run of one drafter.

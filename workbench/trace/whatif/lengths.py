@@ -41,7 +41,7 @@ class Costs:
 
 
 def fit_costs(trace: Trace, plain: Trace | None = None) -> Costs:
-    """Fit the cost model of a run to its rounds, excluding stalled rounds.
+    """Fit the cost model of a run to its rounds, excluding stalled rounds (slowed by other load).
 
     The time of a target pass is modelled as linear in the number of its tokens; other times are means.
 
@@ -122,7 +122,7 @@ def predict_draft_lengths(trace: Trace, plain: Trace | None = None) -> LengthPre
     a round is the cost of the first k levels of the recorded round in which it starts. A tree keeps its shape up to
     level k. A tree with the same number of nodes on fewer levels might accept more.
 
-    `workbench bench --suite whatif` measures the error of τ against real runs and saves it for the page.
+    `workbench bench --suite whatif` measures the error of τ against real runs and saves it for the Live page.
 
     Args:
         trace: the run.

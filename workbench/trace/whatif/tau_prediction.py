@@ -14,7 +14,7 @@ def predict_tau(rounds: Sequence[Round]) -> dict[str, Any]:
     """Predict τ by two models: the same acceptance probability everywhere, or one per position of the draft.
 
     Returns:
-        `rate`, accepted / tested with the siblings of a position counted once. `rates`, this rate for each position of
+        `rate`, accepted / tested tree positions, with siblings counted once. `rates`, this rate for each position of
         the draft, given that all earlier positions are accepted. `tau_iid`, τ by equation 1 of Leviathan et al. 2023
         at `rate`. `tau_by_position`, τ computed from `rates`. The depth of a round's draft is counted along the
         accepted path, because other branches of a tree give no tokens. If nothing was tested, `rate` and `tau_iid` are

@@ -17,7 +17,7 @@ from workbench.trace.stalls import exclude_stalled, find_stalls
 from workbench.trace.whatif.tau_prediction import draft_depths, predict_tau
 
 LEAST_PLAIN_ROUNDS = 3
-"""Minimum number of a run's rounds without a draft to use them as plain-decoding baseline if no plain run is given."""
+"""Minimum number of rounds without a draft that serve as a run's baseline if no run of plain decoding is given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class TimeBreakdown:
 
     Attributes:
         rounds: number of rounds of the run.
-        stalled: number of stalled rounds.
+        stalled: number of stalled rounds (slowed by other load on the machine).
         stalled_s: total time of the stalled rounds.
         plain_stalled: number of stalled rounds of plain decoding.
         measured: speed-up over plain decoding from all rounds, as the Live page shows it; None without a baseline. The
@@ -34,7 +34,7 @@ class TimeBreakdown:
         tau: tokens emitted / target passes.
         drafted: drafted tokens per round.
         depth: drafted levels per round.
-        rate: accepted / tested, with the siblings of a position counted once; None if nothing was tested.
+        rate: accepted / tested tree positions, with siblings counted once; None if nothing was tested.
         tau_iid: tokens per round if every test had the acceptance rate `rate`, by equation 1 of Leviathan et al. 2023
             at each round's depth.
         draft_s: time in forward passes of drafters.
@@ -71,7 +71,10 @@ class TimeBreakdown:
 
     @property
     def speedup(self) -> float | None:
-        """Return the speed-up over plain decoding, excluding stalled rounds; None without a baseline."""
+        """Return the speed-up over plain decoding; None without a baseline.
+
+        Stalled rounds (slowed by other load on the machine) are excluded.
+        """
         return self.tau * self.plain_s / self.round_s if self.plain_s and self.round_s else None
 
     @property

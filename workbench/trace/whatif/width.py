@@ -40,7 +40,7 @@ class EmittedTokenRanks:
     def within(self, width: int) -> float:
         """Return the share of tested positions whose emitted token has a rank of at most `width`.
 
-        Tests with an unknown rank count as not within.
+        Tests with an unknown rank count as if the rank were larger.
         """
         return sum(n for rank, n in self.ranks.items() if rank <= width) / self.tested
 
