@@ -206,7 +206,7 @@ def call(endpoint: str = "", key: str = "") -> Callable[[Function], Function]:
 
 
 def local_call(function: Function) -> Function:
-    """Declare a call of the API without an HTTP endpoint of the same form. Remote clients implement it themselves."""
+    """Declare an API call without an HTTP endpoint of the same arguments. Remote clients implement it themselves."""
     return _declared(function, "", "")
 
 

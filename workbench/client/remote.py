@@ -73,7 +73,7 @@ class RemoteBackend(Connection, Client):
         """Do nothing: the app counts the requests of its users itself."""
 
     def charge_call(self, user: str, seconds: float = 0.0) -> None:
-        """Do nothing: the app counts the CPU time of page calls itself."""
+        """Do nothing: the app counts the CPU time of calls from its pages itself."""
 
     def metrics_text(self) -> str:
         answer = httpx.get(f"{self.app.src}metrics", headers=self.app.headers, timeout=30)

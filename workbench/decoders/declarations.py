@@ -15,7 +15,7 @@ from workbench.models.names import ANY_DRAFTER as ANY_DRAFTER
 from workbench.models.names import bundled_drafter, heads_of
 
 DRAFTERS = frozenset({"drafter", ANY_DRAFTER})
-"""Requirements of a method that a draft model meets."""
+"""Requirements of a method that stand for a draft model: with the target's vocabulary, or with any."""
 NEEDS = {
     "drafter": "a draft model with the target's vocabulary",
     ANY_DRAFTER: "a draft model of any vocabulary",
@@ -41,7 +41,7 @@ AT_LEAST_ONE = "a round emits at least one token, so one accepted draft token ma
 "no number to compare with"
 """Reason why the claim that τ is above 1 holds by construction (`Claim.by_construction`)."""
 MIN_RETAINED = 0.95
-"""Minimum number of correct answers with an approximate verifier, relative to the exact verifier.
+"""Minimum number of correct answers with an approximate verifier, divided by the number with the exact verifier.
 
 If an approximate verifier has fewer, its speed-up does not count.
 """
@@ -204,7 +204,7 @@ class Claim:
         return self.home if column == BUNDLED else column
 
     def missing_requirement(self, column: str = BUNDLED) -> str:
-        """Return as text which requirement of the claim a board column's target does not meet; "" if it meets all.
+        """Return the requirement of the claim that the target of a board's column lacks, as text; "" if none.
 
         Only files are checked.
         """

@@ -87,7 +87,7 @@ class OnePassRound:
         return "" if self.step is None else self.step.reason
 
     def to_record(self, timing: Timing, context: EngineContext) -> Round:
-        """Return the round of this sequence for its trace, with the changes of its tentative tokens."""
+        """Return the record of this sequence's round for its trace, with the changes of its tentative tokens."""
         sequence, step = self.sequence, self.step
         assert step is not None
         old, new = sequence.state.tentative, {} if step.reason else step.tentative

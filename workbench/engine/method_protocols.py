@@ -37,7 +37,7 @@ class MethodProtocol(Protocol):
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Return the requirements of the method with default parameters besides the target, such as a draft model."""
+        """Return the requirements (besides the target) of the method with default parameters, such as a draft model."""
         ...
 
     @property
@@ -65,7 +65,7 @@ class ConfiguredMethodProtocol(Protocol):
 
     @property
     def method(self) -> MethodProtocol:
-        """Return the registered method whose parameters these are."""
+        """Return the registered method to which these parameter values belong."""
         ...
 
     @property

@@ -176,7 +176,7 @@ class SequenceControls:
     def is_interrupted(self) -> bool:
         """Return whether the next round does not follow directly: a pause, a delay, a change or an action comes first.
 
-        Decoders then read all queued rounds (`Decoder.settle`).
+        Decoders then read the results of all rounds queued on the device (`Decoder.settle`).
         """
         with self._lock:
             is_free = self._requested_steps is None and not self._changes and not self.is_suspended
@@ -268,7 +268,7 @@ class Sequence(SequenceControls):
 
     @property
     def owner(self) -> Sequence:
-        """Return this sequence; views of it return it, too (`DeviceSequence`)."""
+        """Return this sequence; a view (`DeviceSequence`) returns the sequence that it shows."""
         return self
 
     @property

@@ -86,7 +86,7 @@ def page(report: dict[str, Any]) -> str:
 
 
 def panels(rows: Sequence[Row]) -> list[Panel]:
-    """Return the figures of a bench report for one group of prompts; figures without data are left out."""
+    """Return the figures (plots) of a bench report for one group of prompts; figures without data are left out."""
     makers: list[Callable[[Sequence[Row]], Panel | None]] = [speed, tau, positions, cost, memory]
     return [panel for maker in makers if (panel := maker(rows)) is not None]
 

@@ -1,7 +1,8 @@
 """Bundled images (scenes) with questions, the categories of words in their captions, and measured curves.
 
-`workbench.scenes` creates the images and the list of words, `workbench bench --suite vision` measures the curves. Data
-that are missing in a checkout are empty here; the Vision tab then names the command that creates them.
+`workbench.scenes` creates the images and the list of words, `workbench bench --suite vision` measures the curves (τ by
+number of vision tokens). Data that are missing in a checkout are empty here; the Vision tab then names the command that
+creates them.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class NodeDistributions:
         raise NotImplementedError
 
     def best(self, k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
-        """Return log-probabilities and ids of the k most probable tokens in descending order, or of all known ones."""
+        """Return log-probabilities and ids of the k most probable tokens (or all known ones), in descending order."""
         p = self.full_probs()
         top = p.topk(min(k, p.shape[1]), dim=1)
         return top.values.log(), top.indices
@@ -127,9 +127,9 @@ class PartialTree:
         sequence: sequence for which the tree is drafted.
         root: distribution after the last committed token, w = 1.
         source: name of the drafter in the trace.
-        tokens: token ids of each level, [w].
-        parents: parents of each level's nodes, [w], as numbers of nodes; −1 is the root.
-        expanded: numbers of the expanded nodes, one tensor [w] per level, in the order in which the drafter processed
+        tokens: token ids of each level of w nodes, [w].
+        parents: parents of each level's nodes, [w], as indices of nodes; −1 is the root.
+        expanded: indices of the expanded nodes, one tensor [w] per level, in the order in which the drafter processed
             them.
         attention_mask: bool [w, expanded nodes]: attention mask of the nodes expanded last, themselves included.
         rank_probs: how often the r-th best token of each level was correct on held-out text, if measured; the last
@@ -249,7 +249,7 @@ class PartialTree:
     def close(self, nodes: Int[Tensor, " kept"] | None = None) -> None:
         """End the construction of the tree.
 
-        `nodes` has the numbers of the drafted nodes, in their order in the tree; by default all nodes.
+        `nodes` has the indices of the nodes in the finished draft tree, in their order there; by default all nodes.
         """
 
 
@@ -265,9 +265,10 @@ def drafter_ranking(
     """Return the drafter's most likely tokens at the positions of the selected nodes of a draft tree.
 
     Args:
-        candidates: log-probabilities and tokens, both [w, k], at the root and at each level's expanded nodes.
-        expanded: numbers of the expanded nodes of each level, [w].
-        selection: numbers of the selected nodes.
+        candidates: log-probabilities and tokens of the k best candidates, both [w, k]: at the root (w = 1), then at the
+            w expanded nodes of each level.
+        expanded: indices of the w expanded nodes of each level, [w].
+        selection: indices of the selected nodes.
     """
     k = min(TOP, *(tokens.shape[1] for _, tokens in candidates))
     logq, tokens = (torch.cat([each[i][:, :k] for each in candidates]) for i in (0, 1))
