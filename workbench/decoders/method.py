@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Publication of a decoding method."""
+    """Publication (such as a paper) that describes a decoding method."""
 
     title: str
     authors: str

@@ -118,7 +118,10 @@ class ConfiguredMethodProtocol(Protocol):
         ...
 
     def make_ready(self, models: Models) -> None:
-        """Do slow preparation for given models, once, before a run is queued or changed. Any thread may call this."""
+        """Do the method's slow preparation for given models, once, before a run is queued or changed.
+
+        Any thread may call this.
+        """
         ...
 
     def notice(self) -> str:

@@ -87,7 +87,7 @@ class LargeRequests:
 
     @contextlib.asynccontextmanager
     async def _hold_slot(self, user: str) -> AsyncIterator[None]:
-        """Context manager that waits for the user's turn and a free slot, and then occupies the slot."""
+        """Context manager that waits for the user's turn and a free slot for large requests, and occupies it."""
         address = address_of(user)
         if self._may_occupy(address):
             self._occupy_slot(address)

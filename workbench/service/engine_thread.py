@@ -27,7 +27,7 @@ from workbench.service.users import LOCAL
 log = logging.getLogger("workbench.service")
 
 SWEEP_S = 0.2
-"""Interval in seconds between checks of the runs' leases and time limits."""
+"""Interval in seconds between checks of the runs' leases (time limits without a viewer) and total time limits."""
 IDLE_S = 0.05
 """Time in seconds for which the thread sleeps if all sequences are paused."""
 

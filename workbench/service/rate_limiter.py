@@ -23,7 +23,7 @@ SWEEP_S = 1.0
 
 @dataclass(slots=True)
 class Bucket:
-    """Token bucket of a client address for one limited quantity, refilled evenly up to one minute's allowance.
+    """Rate-limit bucket of a client address for one limited quantity, refilled evenly up to one minute's allowance.
 
     If the level of the bucket is below 0, the address has to wait.
     """

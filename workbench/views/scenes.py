@@ -20,8 +20,8 @@ GROUP = "captions"
 CAPTION_TOKENS = 160
 """Maximum number of new tokens in runs of the Vision tab and in their recordings.
 
-The bundled target needs it to describe six shapes and a word. Recordings use the same number because a visitor's next
-run has the settings of the recording on display.
+The bundled target needs this number to describe six shapes and a word. Recordings use the same number because a
+visitor's next run has the settings of the recording on display.
 """
 
 

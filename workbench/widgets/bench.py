@@ -27,7 +27,7 @@ SHOWN = 4
 
 
 class Bench(Widget):
-    """Verifier bench for one position of a text. Its `state` can be changed in Python or in the browser.
+    """Widget that compares verifiers at one position of a text. Its `state` can be changed in Python or in the browser.
 
     Attributes:
         state: dict with `words` (tokens), `p` and `q` (probabilities of target and drafter at temperature 1, in the
@@ -116,7 +116,7 @@ def bench(
     rule: str = "recursive",
     seed: int = 1,
 ) -> Bench:
-    """Return a verifier bench for one position of a text, given the distributions of target and drafter.
+    """Return a widget that compares verifiers at one position, given the distributions of target and drafter.
 
     Args:
         p: the target's distribution [V] over V = 2 to 6 tokens; the values are normalised.

@@ -232,9 +232,10 @@ def accept(
         logits: target logits at the root and after each node.
         hidden: the LM head's input at the same positions.
         layer_states: captured hidden states at the same positions, by layer.
-        is_trace_detailed: whether to return further data for the trace: the drafter's top tokens, the tree builder's
-            columns and, if the rule is not exact for this draft, the acceptance probabilities of the exact rule.
-        probes: probe positions of all parts.
+        is_trace_detailed: whether to return further data for the trace: the drafter's top tokens, the columns of the
+            tree builder's explanation and, if the rule is not exact for this draft, the acceptance probabilities of the
+            exact rule.
+        probes: probe positions (never accepted) of drafter and verifier.
         probe_output: results at the verifier's own probe positions.
         walk_device: device on which the accepted path is found; None: the host, which may evaluate lazily.
 

@@ -179,7 +179,7 @@ class TrainableLayers(OnlineTrainer):
 
 
 def _plain(layer: nn.Module) -> nn.Module:
-    """Return a decoder layer with plain linear layers, because packed linear layers do not support gradients."""
+    """Return a decoder layer with plain linear layers: packed ones (fast on CPUs) do not support gradients."""
     for module in layer.modules():
         if type(module) is PackedLinear:
             module.__class__ = nn.Linear  # pyright: ignore[reportAttributeAccessIssue]

@@ -73,8 +73,8 @@ class Verification:
         committed: tokens of the sequence, prompt included; the last one is the root of the tree. This is the list of
             the sequence itself, to which later rounds append.
         state: the verifier's state for this sequence, from its `init_state`.
-        probe_output: results at the probe positions that the verifier requested (`Part.probes`); None if it requested
-            none.
+        probe_output: results at the probe positions (never accepted) that the verifier requested (`Part.probes`); None
+            if it requested none.
         raw_logits: the model's unprocessed logits; None: equal to `logits`.
         histories: tokens up to and including each position, if penalties or logits processors need them.
         entropy: entropy of p at each position, in nats, if known; read it by `entropies`.
@@ -147,8 +147,8 @@ class RoundFeedback:
         hidden: the LM head's input at the root (index 0) and at each node, accepted or not.
         layer_states: hidden states at the same positions after the layers that the method requested
             (`Part.captured_layers`), by layer index.
-        probe_output: results at the probe positions that the drafter requested (`Part.probes`); None if it requested
-            none.
+        probe_output: results at the probe positions (never accepted) that the drafter requested (`Part.probes`); None
+            if it requested none.
         top_probs: the target's probabilities of `top_tokens`, as sampled; when greedy, the plain softmax.
     """
 
@@ -221,7 +221,10 @@ class Part:
     """
 
     def make_ready(self, models: Models) -> None:
-        """Do slow preparation for given models, once, before a run is queued or changed. Any thread may call this."""
+        """Do this component's slow preparation for given models, once, before a run is queued or changed.
+
+        Any thread may call this.
+        """
 
     def captured_layers(self, models: Models) -> Collection[int]:
         """Return the indices of the target layers whose hidden states are needed from a verification.
@@ -318,7 +321,7 @@ class Drafter(Part):
         """Prepare the drafter's state for a round on the device. Return the addresses and shapes that drafting reads.
 
         Args:
-            sequence: view of the sequence.
+            sequence: view of the sequence with the data that are on the device.
             bound: number that the length of the target's KV cache does not exceed.
         """
         return None
@@ -327,7 +330,7 @@ class Drafter(Part):
         """Keep the state that belongs to accepted nodes, before the KV cache lengths on the device grow.
 
         Args:
-            sequence: view of the sequence.
+            sequence: view of the sequence with the data that are on the device.
             path: accepted path of the last draft.
         """
 

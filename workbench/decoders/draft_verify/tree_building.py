@@ -59,7 +59,7 @@ class FullDistributions(NodeDistributions):
     Most tree builders need only the most likely tokens.
 
     Attributes:
-        probs: float [w, V], or a function that returns it.
+        probs: distributions after w nodes, float [w, V], or a function that returns it.
         hidden: LM head input at each node; None if the drafter does not provide it.
         logits: float [w, V], if the distributions are their plain softmax.
     """
@@ -163,11 +163,11 @@ class PartialTree:
         self.n += w
 
     def expand(self, chosen: Int[Tensor, " w"] | None = None) -> NodeDistributions:
-        """Return the draft distributions after nodes of the last level. `chosen` has their indices; by default, all."""
+        """Return draft distributions after nodes of the tree's last level. `chosen`: their indices; by default, all."""
         return self.distributions(*self._next(chosen))
 
     def superpose(self, weights: Float[Tensor, " w"]) -> NodeDistributions:
-        """Return the draft distribution after a single input: the mean embedding of all nodes of the last level.
+        """Return the draft distribution after a single input: the mean embedding of all nodes of the tree's last level.
 
         Args:
             weights: weights of the nodes in the mean, ≥ 0 with sum 1.
@@ -204,7 +204,7 @@ class PartialTree:
         raise NotImplementedError
 
     def distributions_as_one(self, tokens: Int[Tensor, " w"], weights: Float[Tensor, " w"]) -> NodeDistributions:
-        """Return the distributions after the weighted mean embedding of the last level, from one forward pass.
+        """Return the distributions after the weighted mean embedding of the tree's last level, from one forward pass.
 
         The arguments are those of `superpose`.
         """
@@ -215,7 +215,7 @@ class PartialTree:
         )
 
     def should_continue(self, distributions: NodeDistributions) -> bool:
-        """Return whether the policy allows another level, given the distributions after the last expanded nodes."""
+        """Return whether the policy allows another draft level, given distributions after the last expanded nodes."""
         return should_continue(self.sequence, len(self.tokens), distributions.full_probs, distributions.hidden)
 
     def paths(self) -> list[list[int]]:

@@ -35,7 +35,7 @@ def record_round(
     timing: Timing,
     context: EngineContext,
 ) -> Round:
-    """Return one draft-and-verify round for the trace.
+    """Return the trace's record of one draft-and-verify round.
 
     Args:
         sequence: sequence of the round.
@@ -155,7 +155,7 @@ def _tops(most_likely: list[list[list[float]]], rows: list[int], token_text: Tok
     """Return the drafter's most likely tokens at each position, [N+1]; [] if none were recorded.
 
     Args:
-        most_likely: token ids and their probabilities, [2, M, 8], or an empty list.
+        most_likely: token ids and their probabilities for M distributions, [2, M, 8], or an empty list.
         rows: index in `most_likely` of each position's distribution, [N+1]; −1: none.
         token_text: function that returns the text of a token.
     """

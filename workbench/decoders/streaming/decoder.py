@@ -79,7 +79,7 @@ class StreamingDecoder(OnePassDecoder):
         slot.retention.after_commit(target.cache, slot)
 
     def _window(self, sequence: Sequence) -> int:
-        """Return the window size in tokens: the chosen size, or the largest with which prefill fits the context."""
+        """Return the attention window in tokens: the chosen one, or the largest with which prefill fits the context."""
         params = self._params(sequence)
         return max(1, min(params.window, (self.models.target.context - params.sinks - 1) // 2))
 

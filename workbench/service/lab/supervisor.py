@@ -322,7 +322,7 @@ class Lab:
 
 
 def _identity(pid: int) -> dict[str, Any]:
-    """Return the identity of a child process; if it has already ended, an identity that matches no process."""
+    """Return the identity (id, start time) of a child process; if it has ended, one that matches no process."""
     try:
         return processes.identity(pid)
     except psutil.Error:
