@@ -93,7 +93,7 @@ class RemoteBackend(Connection, Client):
     # -- runs ----------------------------------------------------------------------------------------------------
 
     def start(self, *args: Any, extras: RequestOptions | None = None, **named: Any) -> RemoteRun:
-        """Start and follow a generation in the app. The run ends with this process, even without a lease (`lease_s`)."""
+        """Start and follow a generation in the app. It ends with this process, even without a lease (`lease_s`)."""
         if extras is not None:
             raise MethodUnavailableError(
                 "Penalties, stop conditions other than stop strings, and log-probabilities are not available "
