@@ -170,7 +170,7 @@ class RemoteBackend(Connection, Client):
     def stream_pairs(
         self, prompt: str | list[int], method: str, params: dict[str, Any], **options: Any
     ) -> Iterator[Pairs]:
-        """Raise MethodUnavailableError: pairs of runs are measured only in the process that has the models."""
+        """Raise MethodUnavailableError: pairs of runs (with and without a method) need the models in this process."""
         raise MethodUnavailableError(
             "A speed-up can be measured in pairs of runs only in the process that has loaded the models.",
             "Use `compare`.",

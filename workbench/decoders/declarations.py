@@ -184,7 +184,7 @@ class Claim:
         return f"{self.method}/{self.key}"
 
     def row(self, column: str = BUNDLED) -> str:
-        """Return the key under which the claims board stores the claim's measured value in one column."""
+        """Return the key of the claim's measured value in one column of the claims board (table of paper claims)."""
         return self.name if column == BUNDLED else f"{self.name}@{column}"
 
     def reason(self, column: str = BUNDLED) -> tuple[str, str]:
@@ -200,7 +200,7 @@ class Claim:
         return f"workbench claims --method {self.method}{key}{'' if column == BUNDLED else f' --target {column}'}"
 
     def target(self, column: str = BUNDLED) -> str:
-        """Return the target on which the values in a column of the claims board are measured."""
+        """Return the target on which a column of the claims board (table of paper claims) is measured."""
         return self.home if column == BUNDLED else column
 
     def missing_requirement(self, column: str = BUNDLED) -> str:

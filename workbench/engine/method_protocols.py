@@ -165,7 +165,7 @@ class ConfiguredMethodProtocol(Protocol):
 
     @property
     def decoder_params(self) -> Any:
-        """Return the parameters of a method with a special decoder (`DecoderParams`); None for other methods."""
+        """Return the parameters of a method with another decoder than `DraftVerify`; None for other methods."""
         ...
 
     def with_changes(self, **values: Any) -> ConfiguredMethodProtocol:

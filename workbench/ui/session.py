@@ -285,7 +285,7 @@ class Session:
             last_pairs = pairs
 
     def stop_pairs(self, request: dict[str, Any]) -> dict[str, Any]:
-        """End the measurement of pairs of runs in the background; the pairs measured so far are kept."""
+        """End the background measurement of pairs of runs (with and without a method), and keep the pairs so far."""
         self._pairs.stop(request.get("job"))
         return {}
 

@@ -23,7 +23,7 @@ RULES = ("recursive", "independent", "k-seq", "optimal-two", "greedy-draft", "de
 TOKENS = (2, 6)
 DRAFTS = 8
 SHOWN = 4
-"""Maximum number of drafted tokens in the table of the verifier bench's snapshot."""
+"""Maximum number of drafted tokens in the table of the snapshot (static HTML) of this widget."""
 
 
 class Bench(Widget):
@@ -66,7 +66,7 @@ class Bench(Widget):
 
 
 def check_state(state: dict[str, Any]) -> dict[str, Any]:
-    """Check a state of the verifier bench, and return it with both distributions normalised.
+    """Check a state of the verifier comparison, and return it with both distributions normalised.
 
     Raises:
         ParameterError: a distribution is invalid, or a name, number of drafts or temperature is out of range.
