@@ -228,7 +228,7 @@ def _bundled_pairs(method: Any) -> list[tuple[str, str]]:
 
 
 def _text_pairs() -> list[tuple[str, str]]:
-    """Return the text-only targets on which choices are checked, each with its draft model.
+    """Return the text-only targets for checks of verifiers, tree builders and policies, with draft models.
 
     The bundled target comes first, then the published targets on this machine.
     """
@@ -249,10 +249,10 @@ def _targets(*own: str) -> list[str]:
 
 
 def _choices(names: Sequence[str] | None, runs: int, max_new_tokens: int, minutes: float, fresh: bool) -> int:
-    """Check the exactness of each verifier, tree builder and policy on each target, and add the results to the board.
+    """Check the exactness of each verifier, tree builder and policy on each target, and save the results to a board.
 
     Returns:
-        1 if a promise is broken, else 0.
+        1 if a guarantee does not hold, else 0.
     """
     from workbench.bench import board
     from workbench.bench.choices import Choice, all_choices, check_choice
@@ -320,7 +320,7 @@ def _choices(names: Sequence[str] | None, runs: int, max_new_tokens: int, minute
 
 
 def _families(fresh: bool, as_json: bool) -> int:
-    """Test decoding with a tiny model of every model family, print the results and save the board.
+    """Test decoding with a tiny model of every model family, print the results and save them to a board.
 
     Returns:
         1 if the text of any model differs from that of Transformers' `generate`, else 0.

@@ -158,9 +158,9 @@ def text() -> str:
 
 
 def _check_key(method: str, key: str) -> None:
-    """Refuse a key that no claim of a method has.
+    """Refuse a key if the method has no claim with this key.
 
-    Keys of a method that is missing in the file of keys are checked later.
+    If the method is missing in the file of keys, the check is made later.
     """
     keys_by_method = json.loads(FILE.read_text(encoding="utf-8"))
     if "workbench.bench.claims" in sys.modules or key in keys_by_method.get(method, [key]):

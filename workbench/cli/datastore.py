@@ -1,4 +1,4 @@
-"""`workbench datastore`: build and show the text stores from which the methods `rest` and `rasd` draft."""
+"""`workbench datastore`: build and show the datastores of text from which the methods `rest` and `rasd` draft."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from workbench.cli.stream import harmless
 from workbench.core.errors import ModelError
 
 SAMPLE = 48
-"""Number of tokens in the sample of a text store that `workbench datastore show` prints."""
+"""Number of tokens in the sample of a datastore that `workbench datastore show` prints."""
 
 app = typer.Typer(
     name="datastore",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from workbench.methods.method_info import MethodInfo
 
 SPEED = "speed.md"
-"""File name of the board with speed reports of `workbench bench`."""
+"""File name of the board (table of measurements) with speed reports of `workbench bench`."""
 KINDS = {
     "": "with nothing but the target",
     "drafter": "with a draft model",

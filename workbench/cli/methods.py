@@ -120,7 +120,7 @@ def _paper(source: dict[str, Any]) -> str:
 
 
 def _print_lines(rows: list[dict[str, Any]], target: str) -> None:
-    """Print a line per method: a sign, name, promise, and its title or the reason why it cannot run."""
+    """Print a line per method: a sign, name, guarantee, and its title or the reason why it cannot run."""
     width = max(len(row["name"]) for row in rows)
     for row in rows:
         sign, words = ("✓", row["title"]) if row["available"] else ("–", row["reason"])
@@ -132,7 +132,7 @@ def _print_lines(rows: list[dict[str, Any]], target: str) -> None:
 
 
 def _print_whole(row: dict[str, Any], target: str, local_method: MethodInfo | None) -> None:
-    """Print the full description of a method: idea, verifier, promise, paper, requirements, parameters."""
+    """Print the full description of a method: idea, verifier, guarantee, paper, requirements, parameters."""
     source = row["source"]
     paper = ", ".join(filter(None, (source["title"], _paper(source), source["where"])))
     facts = {

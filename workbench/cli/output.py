@@ -12,13 +12,13 @@ _level: ContextVar[int] = ContextVar("workbench_cli_level", default=USUAL)
 
 
 def set_level(quiet: bool, verbose: bool) -> None:
-    """Set the level of output from the options -q and -v; without them, keep the level."""
+    """Set the level of output (verbosity) from the options -q and -v; without them, keep the level."""
     if quiet or verbose:
         _level.set(QUIET if quiet else VERBOSE)
 
 
 def reset() -> None:
-    """Restore the default level of output, in a process that runs more than one command."""
+    """Restore the default level of output (verbosity), in a process that runs more than one command."""
     _level.set(USUAL)
 
 

@@ -151,7 +151,7 @@ def record_best(name: str, recording: Recording, models: Models, others: Mapping
 
 
 def supports_tour(name: str, recorded: Mapping[str, Trace]) -> bool:
-    """Return whether a reader can do the tasks of all steps of the guided tour that show a recording.
+    """Return whether a reader can do the tasks of all steps of the guided tour that show this recording.
 
     Args:
         name: name of the recording.

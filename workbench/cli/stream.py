@@ -42,7 +42,7 @@ class Marks(str, Enum):
     none = "none"
 
     def on(self, stream: Any) -> Marks:
-        """Return the marks for a stream; `auto` depends on the terminal.
+        """Return how tokens are marked on a stream; `auto` depends on the terminal.
 
         The environment variable NO_COLOR (https://no-color.org) turns off the colours, not the marks.
         """

@@ -22,7 +22,7 @@ def measure(
     as_json: bool,
     resume: Path | None,
 ) -> None:
-    """Measure the errors of the predictions by `workbench whatif`, save them on the board, and print the board.
+    """Measure the errors of the predictions by `workbench whatif`, save them to a board, and print it.
 
     Args:
         load: function that loads the models.

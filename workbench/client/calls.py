@@ -206,7 +206,7 @@ def call(endpoint: str = "", key: str = "") -> Callable[[Function], Function]:
 
 
 def local_call(function: Function) -> Function:
-    """Declare a call of the API without an HTTP endpoint of the same form. Remote clients implement it themselves."""
+    """Declare an API call without an HTTP endpoint of the same arguments. Remote clients implement it themselves."""
     return _declared(function, "", "")
 
 
@@ -236,6 +236,6 @@ def calls_of(protocol: type) -> Iterator[Call]:
 
 
 def call_member(client: Any, name: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-    """Call a method of a client, or return the value of its property."""
+    """Call a method of a client, or return the value of a client's property."""
     member = getattr(client, name)
     return member(*args, **named) if callable(member) else member

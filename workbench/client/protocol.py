@@ -139,7 +139,7 @@ class Client(Protocol):
 
     @local_call
     def charge_call(self, user: str, seconds: float = 0.0) -> None:
-        """Charge the CPU time of a page call to a user's client address, or check whether it may make a call.
+        """Charge the CPU time of a call from a page to a user's client address, or check whether it may make a call.
 
         Args:
             user: opaque key of the user.
@@ -266,8 +266,8 @@ class Client(Protocol):
             pace: display rate in tokens per second, to which rounds are delayed for viewers; 0: no delay. Measured
                 times do not include the delay. Runs whose times are compared are never delayed, nor is any run while
                 others wait for a slot.
-            user: opaque key of the user, for limits and for turns between users; "local" has no limit of runs. An app
-                sets the key itself.
+            user: opaque key of the user, for limits and for fair scheduling among users; "local" has no limit of runs.
+                An app sets the key itself.
             lease_s: time in seconds after which a run that no client follows is cancelled; None: never. A run in an app
                 ends when the client that started it disconnects.
             extras: stop conditions, penalties, log-probabilities: `workbench.engine.request_options.RequestOptions`.
@@ -291,7 +291,7 @@ class Client(Protocol):
 
     @local_call
     def estimate(self, request: dict[str, Any]) -> str:
-        """Return the expected cost of a run with these options, as text; empty if it is unknown."""
+        """Return the expected GPU time of a run with these options, as text; empty if it is unknown."""
         return ANSWER
 
     @local_call
@@ -324,7 +324,7 @@ class Client(Protocol):
             repeats: number of runs of each method on each prompt
             images: images for a vision target, as in `start`; they belong to every prompt
             stopped: function that is polled; once it returns True, the comparison ends with the results so far.
-            user: opaque key of the user, for limits and for turns between users.
+            user: opaque key of the user, for limits and for fair scheduling among users.
 
         Raises:
             WorkbenchError: the request is wrong. If one method fails during the comparison, its result has the `error`.
@@ -374,7 +374,7 @@ class Client(Protocol):
             drafter: name of a draft model; empty: the default one of the target; "none": no draft model
             max_new_tokens: maximum number of new tokens per run
             methods: names of methods to measure besides plain decoding; empty: all exact methods that can run
-            user: opaque key of the user, for limits and for turns between users.
+            user: opaque key of the user, for limits and for fair scheduling among users.
             stopped: function that is polled; once it returns True, the measurement ends with the results so far.
 
         Raises:

@@ -73,7 +73,7 @@ class RemoteBackend(Connection, Client):
         """Do nothing: the app counts the requests of its users itself."""
 
     def charge_call(self, user: str, seconds: float = 0.0) -> None:
-        """Do nothing: the app counts the CPU time of page calls itself."""
+        """Do nothing: the app counts the CPU time of calls from its pages itself."""
 
     def metrics_text(self) -> str:
         answer = httpx.get(f"{self.app.src}metrics", headers=self.app.headers, timeout=30)
@@ -93,7 +93,7 @@ class RemoteBackend(Connection, Client):
     # -- runs ----------------------------------------------------------------------------------------------------
 
     def start(self, *args: Any, extras: RequestOptions | None = None, **named: Any) -> RemoteRun:
-        """Start a generation in the app and follow it. The run ends when this process ends, even without a lease."""
+        """Start and follow a generation in the app. It ends with this process, even without a lease (`lease_s`)."""
         if extras is not None:
             raise MethodUnavailableError(
                 "Penalties, stop conditions other than stop strings, and log-probabilities are not available "
@@ -170,7 +170,7 @@ class RemoteBackend(Connection, Client):
     def stream_pairs(
         self, prompt: str | list[int], method: str, params: dict[str, Any], **options: Any
     ) -> Iterator[Pairs]:
-        """Raise MethodUnavailableError: pairs of runs are measured only in the process that has the models."""
+        """Raise MethodUnavailableError: pairs of runs (with and without a method) need the models in this process."""
         raise MethodUnavailableError(
             "A speed-up can be measured in pairs of runs only in the process that has loaded the models.",
             "Use `compare`.",

@@ -42,7 +42,7 @@ def named_validator(check: Callable[..., Any], *more: Any) -> PlainValidator:
 
 
 ListedModels = Callable[[], tuple[list[str], bool]]
-"""Function that returns the names of the models that requests may use, and whether others are only Hub ids."""
+"""Function that returns the names of the models that requests may use, and whether other names can only be Hub ids."""
 
 
 def listed_models(client: Client) -> ListedModels:
@@ -259,7 +259,7 @@ Action = Annotated[str, one_of(ACTIONS)]
 StateAction = Annotated[str, one_of(MEMORY_ACTIONS)]
 Pace = Annotated[float, validator(pace_of), Limits(0, FASTEST)]
 PaceOrNone = Annotated[float | None, validator(lambda value: value)]
-"""Field type of a run's display rate, which is not checked here: the run checks it."""
+"""Field type of a run's display rate, or None (no change). The run checks the value."""
 Seconds = Annotated[float, Whole(bounds.SHORTEST_S, bounds.LONGEST_S), Json(int)]
 NewTokens = Annotated[int, Whole(1, 10**6)]
 Seed = Annotated[int, Whole(0)]

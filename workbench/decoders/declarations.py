@@ -15,7 +15,7 @@ from workbench.models.names import ANY_DRAFTER as ANY_DRAFTER
 from workbench.models.names import bundled_drafter, heads_of
 
 DRAFTERS = frozenset({"drafter", ANY_DRAFTER})
-"""Requirements of a method that a draft model meets."""
+"""Requirements of a method that stand for a draft model: with the target's vocabulary, or with any."""
 NEEDS = {
     "drafter": "a draft model with the target's vocabulary",
     ANY_DRAFTER: "a draft model of any vocabulary",
@@ -43,7 +43,7 @@ AT_LEAST_ONE = (
 )
 """Reason why the claim that τ is above 1 holds by construction (`Claim.by_construction`)."""
 MIN_RETAINED = 0.95
-"""Minimum number of correct answers with an approximate verifier, relative to the exact verifier.
+"""Minimum number of correct answers with an approximate verifier, divided by the number with the exact verifier.
 
 If an approximate verifier has fewer, its speed-up does not count.
 """
@@ -186,7 +186,7 @@ class Claim:
         return f"{self.method}/{self.key}"
 
     def row(self, column: str = BUNDLED) -> str:
-        """Return the key under which the claims board stores the claim's measured value in one column."""
+        """Return the key of the claim's measured value in one column of the claims board (table of paper claims)."""
         return self.name if column == BUNDLED else f"{self.name}@{column}"
 
     def reason(self, column: str = BUNDLED) -> tuple[str, str]:
@@ -202,11 +202,11 @@ class Claim:
         return f"workbench claims --method {self.method}{key}{'' if column == BUNDLED else f' --target {column}'}"
 
     def target(self, column: str = BUNDLED) -> str:
-        """Return the target on which the values in a column of the claims board are measured."""
+        """Return the target on which a column of the claims board (table of paper claims) is measured."""
         return self.home if column == BUNDLED else column
 
     def missing_requirement(self, column: str = BUNDLED) -> str:
-        """Return as text which requirement of the claim a board column's target does not meet; "" if it meets all.
+        """Return the requirement of the claim that the target of a board's column lacks, as text; "" if none.
 
         Only files are checked.
         """

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Publication of a decoding method."""
+    """Publication (such as a paper) that describes a decoding method."""
 
     title: str
     authors: str
@@ -129,7 +129,7 @@ class Method:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Return the requirements of the method with default parameters besides the target.
+        """Return the requirements (besides the target) of the method with default parameters.
 
         The requirements of the drafter come first.
         """
@@ -236,9 +236,9 @@ class Method:
 
     @property
     def _parts(self) -> tuple[tuple[str, abc.Sequence[Part], str], ...]:
-        """Return the alternatives for policy, drafter, tree builder, verifier and special decoder.
+        """Return the alternatives for each component: policy, drafter, tree builder, verifier, decoder parameters.
 
-        Each entry is (kind, alternatives, description of the choice).
+        Each entry is (kind of component, alternatives, description of the choice).
         """
         rounds = () if self.decoder_params is None else (("rounds", (self.decoder_params,), ""),)
         return (

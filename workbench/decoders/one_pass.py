@@ -67,7 +67,7 @@ class OnePassRound:
         sequence: sequence of the round.
         drafting: always None, because nothing is drafted.
         segment: input of the target's forward pass for this sequence.
-        scratch: number of scratch positions in the KV cache before the forward pass.
+        scratch: number of scratch positions (uncommitted tokens) in the KV cache before the forward pass.
         logits: target logits at the segment's tokens, [n, V].
         hidden: the LM head's input at the segment's tokens, [n, D].
         step: result of the round.
@@ -87,7 +87,7 @@ class OnePassRound:
         return "" if self.step is None else self.step.reason
 
     def to_record(self, timing: Timing, context: EngineContext) -> Round:
-        """Return the round of this sequence for its trace, with the changes of its tentative tokens."""
+        """Return the record of this sequence's round for its trace, with the changes of its tentative tokens."""
         sequence, step = self.sequence, self.step
         assert step is not None
         old, new = sequence.state.tentative, {} if step.reason else step.tentative
@@ -108,7 +108,7 @@ def record_placed(
     revoked: list[int],
     timing: Timing,
 ) -> Round:
-    """Return a round without a draft tree for the trace. Its tokens may be tentative (`Round.placed`)."""
+    """Return the trace's record of a round without a draft tree. Its tokens may be tentative (`Round.placed`)."""
     fields = common_round_fields(sequence, timing)
     fields["revoked"] += revoked
     fields["phases"] = [phase for phase in fields["phases"] if phase.name != "draft"]

@@ -76,12 +76,12 @@ class Decoder(Protocol):
 
     @property
     def n_queued_rounds(self) -> int:
-        """Return how many rounds were queued on the device before the host read the rounds before them."""
+        """Return how many rounds were queued on the device before the host had read the previous ones."""
         return 0
 
     @property
     def why_not_recorded(self) -> str:
-        """Return why queued rounds are not recorded; "" if they are, or none were queued."""
+        """Return why queued rounds are not recorded as CUDA graphs; "" if they are, or if none were queued."""
         return ""
 
     def prefill(self, sequence: Sequence) -> bool:
@@ -114,7 +114,9 @@ class Decoder(Protocol):
         ...
 
     def settle(self, sequence: Sequence) -> None:
-        """Read the results of all queued rounds of a sequence; the text may end with them. By default none are queued.
+        """Read the results of all rounds of a sequence that are queued on the device; its text may end with them.
+
+        By default none are queued.
 
         The engine calls this before it pauses the sequence, changes its settings or runs other work on it.
         """

@@ -230,7 +230,7 @@ def collapse_image_tokens(processor: Any, ids: list[int], images: Sequence[Image
 
 
 def translate_placeholders(source: Any, target: Any, prompt: str | Sequence[int]) -> str | list[int]:
-    """Return a prompt with the placeholders of the processor `source` replaced by the placeholders of `target`."""
+    """Return a prompt with the image placeholders of the processor `source` replaced by those of `target`."""
     if isinstance(prompt, str):
         return prompt.replace(source.image_token, target.image_token)
     source_id, target_id = (p.tokenizer.convert_tokens_to_ids(p.image_token) for p in (source, target))
@@ -238,7 +238,7 @@ def translate_placeholders(source: Any, target: Any, prompt: str | Sequence[int]
 
 
 def text_only(models: Models, prompt: str | Sequence[int]) -> list[int]:
-    """Return the token ids of a prompt without its images: placeholders and image delimiters removed."""
+    """Return the token ids of a prompt without its images: image placeholders and delimiters removed."""
     config, tokenizer = models.target.model.config, models.tokenizer
     if isinstance(prompt, str):
         token = getattr(models.processor, "image_token", None) or ""

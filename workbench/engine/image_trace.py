@@ -67,6 +67,6 @@ def png_url(image: Image) -> str:
 
 
 def position_bytes(runner: Runner) -> int:
-    """Return the size of one token's keys and values in a model's KV cache, in bytes."""
+    """Return the size of one token's keys and values in all layers of a model's KV cache, in bytes."""
     cache = runner.cache
     return cache.n_bytes // (cache.n_rows * cache.capacity)

@@ -37,7 +37,7 @@ class MethodProtocol(Protocol):
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Return the requirements of the method with default parameters besides the target, such as a draft model."""
+        """Return the requirements (besides the target) of the method with default parameters, such as a draft model."""
         ...
 
     @property
@@ -65,7 +65,7 @@ class ConfiguredMethodProtocol(Protocol):
 
     @property
     def method(self) -> MethodProtocol:
-        """Return the registered method whose parameters these are."""
+        """Return the registered method to which these parameter values belong."""
         ...
 
     @property
@@ -118,7 +118,10 @@ class ConfiguredMethodProtocol(Protocol):
         ...
 
     def make_ready(self, models: Models) -> None:
-        """Do slow preparation for given models, once, before a run is queued or changed. Any thread may call this."""
+        """Do the method's slow preparation for given models, once, before a run is queued or changed.
+
+        Any thread may call this.
+        """
         ...
 
     def notice(self) -> str:
@@ -162,7 +165,7 @@ class ConfiguredMethodProtocol(Protocol):
 
     @property
     def decoder_params(self) -> Any:
-        """Return the parameters of a method with a special decoder (`DecoderParams`); None for other methods."""
+        """Return the parameters of a method with another decoder than `DraftVerify`; None for other methods."""
         ...
 
     def with_changes(self, **values: Any) -> ConfiguredMethodProtocol:

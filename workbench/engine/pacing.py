@@ -50,7 +50,7 @@ class Pace:
 
     @property
     def is_slowed(self) -> bool:
-        """Return whether rounds may be delayed."""
+        """Return whether rounds may be delayed for display."""
         return self.rate > 0 and not self.is_waived
 
     @property

@@ -264,7 +264,7 @@ class Sequence(SequenceControls):
 
     @property
     def owner(self) -> Sequence:
-        """Return this sequence; views of it return it, too (`DeviceSequence`)."""
+        """Return this sequence; a view (`DeviceSequence`) returns the sequence that it shows."""
         return self
 
     @property

@@ -1,4 +1,4 @@
-"""Fields of a round in the trace that all decoders fill in: settings, report, phases and times."""
+"""Fields of a round in the trace that all decoders fill in: settings, signals, warnings, phases and times."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def common_round_fields(sequence: Sequence, timing: Timing) -> dict[str, Any]:
-    """Return the fields of a `Round` in the trace that all decoders fill in: settings, report, and timing.
+    """Return the fields of a `Round` in the trace that all decoders fill in: settings, signals, warnings, timing.
 
     The phase that `Timing` calls "accept" has the name "judge" in traces.
     """

@@ -194,12 +194,12 @@ class Engine:
 
     @property
     def n_queued_rounds(self) -> int:
-        """Return how many rounds were queued on the device before the host read the rounds before them."""
+        """Return how many rounds were queued on the device before the host had read the previous ones."""
         return sum(decoder.n_queued_rounds for decoder in self._decoders.values())
 
     @property
     def why_not_recorded(self) -> str:
-        """Return why rounds are launched operation by operation; "" if they are recorded, or none were queued."""
+        """Return why queued rounds are not recorded as CUDA graphs; "" if they are, or if none were queued."""
         return next((why for decoder in self._decoders.values() if (why := decoder.why_not_recorded)), "")
 
     @torch.inference_mode()

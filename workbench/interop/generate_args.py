@@ -235,7 +235,7 @@ class BatchStop:
 
 
 def _split(criteria: StoppingCriteriaList) -> tuple[set[int], StoppingCriteriaList]:
-    """Return the EOS tokens, and the criteria other than EOS and maximum length."""
+    """Return the EOS tokens, and the stopping criteria other than EOS and maximum length."""
     eos, others = set[int](), StoppingCriteriaList()
     for criterion in criteria:
         tokens = getattr(criterion, "eos_token_id", None)

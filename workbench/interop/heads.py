@@ -227,8 +227,8 @@ def _layer(ours: Ours) -> dict[str, Any]:
     """Return the configuration of a Llama model with one layer that describes the decoder layer of EAGLE heads.
 
     Raises:
-        ModelError: size times number of attention heads differs from the hidden size; our reader of these formats needs
-            equality.
+        ModelError: head size times number of attention heads differs from the hidden size; our reader of these formats
+            needs equality.
     """
     net, weights = ours.config["net"], ours.weights
     if (size := net.get("head_size", 0)) and size * net["heads"] != net["width"]:

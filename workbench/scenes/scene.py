@@ -104,12 +104,12 @@ class Writing:
 
     @property
     def kind(self) -> str:
-        """Return the kind of the written text: "number" or "word"."""
+        """Return the kind of the text in the image: "number" or "word"."""
         return "number" if self.text.isdigit() else "word"
 
     @property
     def width(self) -> float:
-        """Return the approximate width of the written text, in pixels."""
+        """Return the approximate width of the text drawn in the image, in pixels."""
         return 0.66 * self.height * len(self.text)
 
 

@@ -365,7 +365,7 @@ def ask_some(scene: Scene, count: int, rng: random.Random, favoured: Sequence[st
 
 @dataclass(frozen=True)
 class Said:
-    """Description of one object, parsed from a caption in the plain style.
+    """Description of one object, parsed from a caption in the plain style (that of the bundled target).
 
     Attributes:
         size: One of `workbench.scenes.scene.SIZES`.

@@ -87,7 +87,7 @@ class LargeRequests:
 
     @contextlib.asynccontextmanager
     async def _hold_slot(self, user: str) -> AsyncIterator[None]:
-        """Context manager that waits for the user's turn and a free slot, and then occupies the slot."""
+        """Context manager that waits for the user's turn and a free slot for large requests, and occupies it."""
         address = address_of(user)
         if self._may_occupy(address):
             self._occupy_slot(address)
@@ -115,7 +115,7 @@ class LargeRequests:
             self._free_slot(address)
 
     def _may_occupy(self, address: str) -> bool:
-        """Return whether a client address may occupy a slot now."""
+        """Return whether a client address may occupy a slot for large requests now."""
         return self.free > 0 and self.n_running[address] < self.each
 
     def _occupy_slot(self, address: str) -> None:
@@ -123,7 +123,7 @@ class LargeRequests:
         self.n_running[address] += 1
 
     def _free_slot(self, address: str) -> None:
-        """Free a slot of a client address and assign it to the next waiting request."""
+        """Free a slot for large requests of a client address, and assign it to the next waiting request."""
         self.free += 1
         _decrement(self.n_running, address)
         while (ticket := self.queue.pop(self._may_occupy)) is not None:

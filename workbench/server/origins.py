@@ -264,7 +264,7 @@ class Origins:
         return kind == "application/json" or (kind == FORM and self.forms)
 
     def _answer_headers(self, headers: dict[str, list[str]], origin: str) -> dict[str, str]:
-        """Return the headers of every answer: CORS for allowed origins, and the frame policy."""
+        """Return the headers of every HTTP answer: CORS for allowed origins, and the frame policy."""
         answer_headers = {}
         if not self.allow.frames:
             local = "http://localhost:* http://127.0.0.1:*"  # a notebook on this machine

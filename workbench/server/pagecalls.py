@@ -23,11 +23,14 @@ from workbench.service.request_context import CPU_TIME_CALLBACK, DISCONNECTED
 from workbench.service.users import address_of, user_key
 
 AT_ONCE, WAITING = 3, 16
-"""Maximum numbers of running and of waiting page calls per client address. Opening a page makes about six calls."""
+"""Maximum numbers of running and of waiting calls from pages, per client address.
+
+Opening a page makes about six calls.
+"""
 LEAST_S = 0.01
 """Minimum charge for a call from a page in CPU seconds, for handling its request, JSON and answer."""
 RETRY_AFTER_S = 2
-"""Time in seconds after which a client address with too many page calls may retry."""
+"""Time in seconds after which a client address with too many calls from pages may retry."""
 ChargeCall = Callable[[str, float], None]
 """Function (user, seconds) that charges a user's client address for CPU time.
 
@@ -46,7 +49,7 @@ class _AddressCalls:
 
 @dataclass(slots=True)
 class CallLimiter:
-    """Limit the running and the waiting page calls of each client address, and refuse further calls.
+    """Limit the running and the waiting calls from pages of each client address, and refuse further calls.
 
     It may be used in only one event loop.
 
@@ -61,7 +64,7 @@ class CallLimiter:
 
     @contextlib.asynccontextmanager
     async def hold(self, user: str) -> AsyncIterator[None]:
-        """Context manager that waits until a page call of the user's address may run, and counts it as running.
+        """Context manager that waits until a page's call from the user's address may run, and counts it as running.
 
         Raises:
             CapacityError: too many calls of the user's address are waiting.
@@ -88,7 +91,7 @@ class CallLimiter:
 
 
 class CallCharges:
-    """Charge the CPU time of page calls to the client addresses from which they come.
+    """Charge the CPU time of calls from pages to the client addresses from which they come.
 
     Args:
         charge_call: function that charges a client address, or refuses it if it is over its budget.
@@ -133,7 +136,7 @@ class PageCalls:
         self.app, self.bill, self.limiter = app, CallCharges(charge_call), limiter or CallLimiter()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Pass a request on. A page call first waits for its body and its turn; it is dropped on a disconnect."""
+        """Pass a request on. A page's call first waits for its body and its turn; it is dropped on a disconnect."""
         if scope["type"] != "http" or not is_call(scope):
             await self.app(scope, receive, send)
             return
@@ -187,7 +190,7 @@ async def _wait_unless_disconnected(work: Any, receive: Any) -> bool:
 
 
 def make_charge_call(client: Client) -> ChargeCall:
-    """Return a function that charges the CPU time of a page call to its client address (`Client.charge_call`)."""
+    """Return a function that charges the CPU time of a page's call to its client address (`Client.charge_call`)."""
 
     def charge_call(user: str, seconds: float) -> None:
         if client.ready:  # before the client has started, its calls would block the event loop

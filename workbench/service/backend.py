@@ -213,7 +213,7 @@ class Backend(BaseBackend):
         return sum(self._switch_heads(run, drafting) for run in runs)
 
     def _switch_heads(self, run: Run, drafting: Sequence[str]) -> bool:
-        """Make a running generation draft with the heads that are preferred now; return whether its heads change."""
+        """Make a running generation draft with the heads that `prefer_heads` chose; return whether its heads change."""
         if run.is_timed or run.background or run.sequence is None or run.planned is None:
             return False
         method = run.planned.configured_method.name

@@ -81,9 +81,9 @@ class BaseBackend(ABC):
         """Return the device and the dtypes of the models as keyword arguments for `workbench.bench.conditions`."""
 
     def _reason(self, pair: Pair) -> Callable[[tuple[str, ...]], str]:
-        """Return a function that says why a pair of models does not meet a method's requirements.
+        """Return a function that checks whether a pair of models meets a method's requirements.
 
-        The function maps the attribute `needs` of a method to the reason as text; "" if the models meet them.
+        The function maps the attribute `needs` of a method to the reason why not, as text; "" if the models meet them.
         """
         return choices.static_reasons(*pair)
 

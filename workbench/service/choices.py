@@ -149,7 +149,7 @@ def describe(method: MethodInfo, reason: str, own: Mapping[str, str] | None = No
 def own_head_names(target: str) -> dict[str, str]:
     """Return the names of the user's own heads for a target model, by kind of head.
 
-    The user promoted them in the lab (training page), or gave their folders by `--head`.
+    The user promoted them in the Lab tab (training page), or gave their folders by `--head`.
     """
     names: dict[str, str] = {}
     with contextlib.suppress(ModelError):  # reported to runs that use such heads
@@ -160,9 +160,9 @@ def own_head_names(target: str) -> dict[str, str]:
 
 
 def static_reasons(target: str, drafter: str | None) -> Callable[[tuple[str, ...]], str]:
-    """Return a function that says why a target and a draft model do not meet a method's requirements.
+    """Return a function that checks whether a target and a draft model meet a method's requirements.
 
-    The function gets the requirements and returns the reason; "" if the models meet them.
+    The function gets the requirements and returns the reason why not; "" if the models meet them.
 
     Only files are read, no weights.
     """

@@ -27,7 +27,7 @@ from workbench.service.users import LOCAL
 log = logging.getLogger("workbench.service")
 
 SWEEP_S = 0.2
-"""Interval in seconds between checks of the runs' leases and time limits."""
+"""Interval in seconds between checks of the runs' leases (time limits without a viewer) and total time limits."""
 IDLE_S = 0.05
 """Time in seconds for which the thread sleeps if all sequences are paused."""
 
@@ -212,7 +212,7 @@ class EngineThread:
                 self._suspend_others(waiting.run)
 
     def _must_timed_run_wait(self) -> bool:
-        """Return whether a queued timed run must wait, because suspended sequences still have time left to run.
+        """Return whether a queued timed run must wait, because the sequences suspended before may still run.
 
         After a timed run, they may run for as long as it took. Sequences that a user has paused do not count.
         """
@@ -229,7 +229,7 @@ class EngineThread:
                     run.sequence.is_suspended = True
 
     def _resume_suspended(self) -> None:
-        """Resume the sequences that were suspended during a timed run."""
+        """Resume the sequences that were suspended while a timed run had the device."""
         now, self._alone = time.monotonic(), None
         seconds = now - self._alone_since
         for loaded in self._pool.targets():

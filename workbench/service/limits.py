@@ -30,7 +30,7 @@ class Limits:
         runs: running and waiting runs of all users.
         requests_per_minute: runs, comparisons and other requests of one address; None: no limit.
         tokens_per_minute: prompt tokens and new tokens of one address; None: no limit.
-        call_seconds_per_minute: CPU seconds of one address's page calls (`Client.charge_call`); None: no limit.
+        call_seconds_per_minute: CPU seconds of one address's calls from pages (`Client.charge_call`); None: no limit.
         run_s: time in seconds, from the request on, after which a run is ended; time for which it was suspended because
             of timed runs does not count. None: no limit.
         paused_s: time in seconds after which a paused run is cancelled, because it occupies a slot of the batch.

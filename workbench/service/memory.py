@@ -55,8 +55,9 @@ class Need:
     """Memory that a model needs, computed from its files before the model is loaded.
 
     Attributes:
-        weights: memory of the weights in bytes, including the packed copies of small models on a CPU.
-        position: memory of one token of one sequence in the KV cache, in bytes.
+        weights: memory of the weights in bytes, including the packed copies (for fast products) of small models on a
+            CPU.
+        position: memory of one token of one sequence in the KV cache, in all layers, in bytes.
         context: maximum sequence length, in tokens.
     """
 
@@ -91,7 +92,7 @@ def position_bytes(config: Any, dtype: torch.dtype) -> int:
 
 _UNEVEN_KEYS = ("kv_lora_rank", "v_head_dim", "num_kv_shared_layers", "global_head_dim", "num_global_key_value_heads",
            "swa_head_dim", "swa_num_key_value_heads")  # fmt: skip
-"""Configuration keys that occur only in models whose KV cache entries differ in shape, such as latent attention."""
+"""Configuration keys that occur only in models whose KV cache entries have another shape, as with latent attention."""
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int8)
 
 
@@ -125,7 +126,7 @@ def kv_cache_layout(config: Any) -> dict[str, Any] | None:
 
 
 def weight_bytes(runner: Runner) -> int:
-    """Return the memory of a loaded model's weights and their packed copies, in bytes."""
+    """Return the memory of a loaded model's weights and their packed copies (for fast products on a CPU), in bytes."""
     return _with_copies(sum(p.numel() for p in runner.model.parameters()), runner.weight_dtype, runner.device)
 
 
@@ -158,7 +159,7 @@ def growth_bytes(runner: Runner, n_sequences: int) -> int:
 
 
 def _with_copies(n_weights: int, dtype: torch.dtype, device: torch.device) -> int:
-    """Return the memory in bytes of weights and their packed copies (`kernels.packed`).
+    """Return the memory in bytes of weights and their packed copies for fast products on a CPU (`kernels.packed`).
 
     Args:
         n_weights: number of weights.

@@ -132,7 +132,7 @@ class ModelPool:
         return sum(memory.weight_bytes(r) + memory.cache_bytes(r) for r in runners)
 
     def room(self) -> int:
-        """Return the memory in bytes that further models may use, by the limit and by the device's free memory."""
+        """Return the memory in bytes that further models may use, within the limit and the device's free memory."""
         reserve = int(memory.capacity(self.device) * memory.RESERVE)
         return min(self.limit - self.used(), memory.free(self.device) - reserve)
 

@@ -43,7 +43,7 @@ class Names:
 
     @property
     def restricted(self) -> bool:
-        """Return whether users may use only certain models."""
+        """Return whether users may use only listed models."""
         return self._allow is not None
 
     def resolve_pair(self, target: str | None, drafter: str | None, blind: bool = False) -> Pair:

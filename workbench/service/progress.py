@@ -44,12 +44,12 @@ class Progress:
         self._update(stage, 0, total)
 
     def add(self, n_bytes: int) -> None:
-        """Add to the number of finished bytes of the current stage."""
+        """Add to the number of finished bytes of the current stage of loading."""
         stage, done, total = self._now
         self._update(stage, done + n_bytes, total)
 
     def reach(self, n_bytes: int) -> None:
-        """Set the number of finished bytes of the current stage, unless it is smaller than before."""
+        """Set the number of finished bytes of the current stage of loading, unless it is smaller than before."""
         stage, done, total = self._now
         self._update(stage, max(done, n_bytes), total)
 

@@ -14,16 +14,16 @@ from workbench.service.users import LOCAL, address_of
 
 MINUTE_S = 60.0
 MANY = 4096
-"""Number of stored token buckets above which full ones are deleted: a missing bucket counts as full."""
+"""Number of stored rate-limit buckets above which full ones are deleted: a missing bucket counts as full."""
 REQUESTS, TOKENS, SECONDS = "requests", "tokens", "CPU seconds"
 """Names of the quantities that are limited per minute and client address."""
 SWEEP_S = 1.0
-"""Minimum time in seconds between two searches for full buckets, each of which visits all buckets."""
+"""Minimum time in seconds between two searches for full rate-limit buckets, each of which visits all buckets."""
 
 
 @dataclass(slots=True)
 class Bucket:
-    """Token bucket of a client address for one limited quantity, refilled evenly up to one minute's allowance.
+    """Rate-limit bucket of a client address for one limited quantity, refilled evenly up to one minute's allowance.
 
     If the level of the bucket is below 0, the address has to wait.
     """
@@ -33,12 +33,12 @@ class Bucket:
     at: float
 
     def fill(self, now: float) -> None:
-        """Refill the token bucket for the time since the last refill."""
+        """Refill the rate-limit bucket for the time since the last refill."""
         self.level = min(self.per_minute, self.level + (now - self.at) * self.per_minute / MINUTE_S)
         self.at = now
 
     def wait_s(self, least: float) -> float:
-        """Return the seconds until the level of the token bucket reaches `least`."""
+        """Return the seconds until the level of the rate-limit bucket reaches `least`."""
         return max(0.0, (least - self.level) * MINUTE_S / self.per_minute)
 
 
@@ -122,14 +122,14 @@ class RateLimiter:
         return bucket
 
     def _drop_full(self, now: float) -> None:
-        """Drop full token buckets, because a missing bucket counts as full."""
+        """Drop full rate-limit buckets, because a missing bucket counts as full."""
         for bucket in self._buckets.values():
             bucket.fill(now)
         self._buckets = {key: bucket for key, bucket in self._buckets.items() if bucket.level < bucket.per_minute}
 
 
 def _refuse_below(bucket: Bucket | None, least: float, what: str) -> None:
-    """Raise a `CapacityError` if the level of a bucket is below `least`."""
+    """Raise a `CapacityError` if the level of a rate-limit bucket is below `least`."""
     if bucket is not None and bucket.level < least:
         seconds = max(1, math.ceil(bucket.wait_s(least)))
         raise CapacityError(

@@ -25,7 +25,7 @@ def make_ray_workers(address: str | None = "auto", cpus: float = 1, gpus: float 
     Args:
         address: address of the cluster, such as "ray://head:10001"; "auto": the one that runs on this machine;
             "local": start one on this machine.
-        cpus: CPU cores per cell; the cluster measures as many cells at once as its resources allow.
+        cpus: CPU cores per cell of the sweep; the cluster measures as many cells at once as its resources allow.
         gpus: GPUs per cell.
         backend: options of each worker's `workbench.service.Backend`: target, device, dtype, ….
 

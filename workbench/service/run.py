@@ -176,6 +176,8 @@ class Run:
     def since(self, n: int) -> dict[str, Any]:
         """Return the run's state and all its rounds from number `n` on, as JSON data, and renew its lease.
 
+        The lease is the time after which a run without viewers is cancelled.
+
         Viewers, such as the page, poll this method at their own rate (`workbench.client.follow`): the engine never
         sends rounds to a viewer.
 

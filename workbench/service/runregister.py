@@ -78,7 +78,7 @@ class RunRegister:
 
         Args:
             user: user of the run.
-            alone: whether the run is timed; a timed run does not count as a request.
+            alone: whether the run is timed for a measurement; such a run does not count as a request.
 
         Raises:
             CapacityError: too many runs are active, or a rate limit is exceeded.

@@ -96,7 +96,7 @@ def _encode_between(tokenizer: Any, text: str, own: Sequence[tuple[int, int]], s
         tokenizer: a tokenizer of Transformers that is written in Python.
         text: the rendered conversation.
         own: spans (start, end) of special tokens that the template wrote.
-        special: id by text of a special token.
+        special: token id of each special token, by its text.
     """
     ids: list[int] = []
     position = 0

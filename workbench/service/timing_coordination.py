@@ -44,7 +44,7 @@ class TimingCoordinator:
             self._wake()
 
     def request_device(self) -> bool:
-        """Reserve the device for a timed run: no other computation starts. Return whether the device is free."""
+        """Reserve the device for a timed run: no other computation starts. Return whether it can start now."""
         with self._changed:
             if not self._timed and self._waiting:
                 return False  # work that waited for the previous timed run goes first
@@ -52,7 +52,7 @@ class TimingCoordinator:
             return self._working == 0
 
     def release_device(self) -> None:
-        """Allow other computations again, because no timed run has the device or waits for it."""
+        """Allow other computations again, because no timed run (of a measurement) has the device or waits for it."""
         if self._timed:
             with self._changed:
                 self._timed = False

@@ -31,7 +31,7 @@ class TracedText(str):
     _origins: str
 
     def __new__(cls, text: str = "", origins: str = UNKNOWN) -> TracedText:
-        """Create a traced text from one origin for all its characters, or from an origin for each character."""
+        """Create a traced text (string with origins) from one origin for all characters, or one for each character."""
         result = super().__new__(cls, text)
         result._origins = origins * len(result) if len(origins) == 1 else origins
         return result
@@ -61,74 +61,74 @@ class TracedText(str):
         return TracedText(super().__mod__(values))
 
     def join(self, parts: Iterable[str], /) -> TracedText:
-        """Join texts with this traced text as the separator; characters keep their origins."""
+        """Join texts with this traced text (string with origins) as the separator; characters keep their origins."""
         texts = list(parts)
         return joined([piece for text in texts for piece in (self, text)][1:])
 
     def strip(self, chars: str | None = None, /) -> TracedText:
-        """Return the traced text without white space, or without `chars`, at both ends."""
+        """Return the traced text (string with origins) without white space, or without `chars`, at both ends."""
         return self.lstrip(chars).rstrip(chars)
 
     def lstrip(self, chars: str | None = None, /) -> TracedText:
-        """Return the traced text without white space, or without `chars`, at the beginning."""
+        """Return the traced text (string with origins) without white space, or without `chars`, at the beginning."""
         return self[len(self) - len(super().lstrip(chars)) :]
 
     def rstrip(self, chars: str | None = None, /) -> TracedText:
-        """Return the traced text without white space, or without `chars`, at the end."""
+        """Return the traced text (string with origins) without white space, or without `chars`, at the end."""
         return self[: len(super().rstrip(chars))]
 
     def removeprefix(self, prefix: str, /) -> TracedText:
-        """Return the traced text without `prefix` at its beginning, as `str.removeprefix` does."""
+        """Return the traced text (string with origins) without `prefix` at its start, as `str.removeprefix` does."""
         return self[len(prefix) :] if self.startswith(prefix) else self
 
     def removesuffix(self, suffix: str, /) -> TracedText:
-        """Return the traced text without `suffix` at its end, as `str.removesuffix` does."""
+        """Return the traced text (string with origins) without `suffix` at its end, as `str.removesuffix` does."""
         return self[: len(self) - len(suffix)] if suffix and self.endswith(suffix) else self
 
     def split(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
-        """Split the traced text at a separator, or at white space, as `str.split` does."""
+        """Split the traced text (string with origins) at a separator, or at white space, as `str.split` does."""
         return self._located(super().split(sep, maxsplit), len(sep or ""))
 
     def rsplit(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
-        """Split the traced text from its end, as `str.rsplit` does."""
+        """Split the traced text (string with origins) from its end, as `str.rsplit` does."""
         return self._located(super().rsplit(sep, maxsplit), len(sep or ""))
 
     def splitlines(self, keepends: bool = False) -> list[str]:
-        """Split the traced text into lines, as `str.splitlines` does."""
+        """Split the traced text (string with origins) into lines, as `str.splitlines` does."""
         return self._located(super().splitlines(keepends), 0)
 
     def partition(self, sep: str, /) -> tuple[str, str, str]:
-        """Split the traced text at the first separator into three parts, as `str.partition` does."""
+        """Split the traced text (string with origins) at the first separator in three, as `str.partition` does."""
         return self._cut(self.find(sep), len(sep)) if sep in self else (self, TracedText(), TracedText())
 
     def rpartition(self, sep: str, /) -> tuple[str, str, str]:
-        """Split the traced text at the last separator into three parts, as `str.rpartition` does."""
+        """Split the traced text (string with origins) at the last separator in three, as `str.rpartition` does."""
         return self._cut(self.rfind(sep), len(sep)) if sep in self else (TracedText(), TracedText(), self)
 
     def replace(self, old: str, new: str, count: SupportsIndex = -1, /) -> TracedText:
-        """Return the traced text with occurrences of `old` replaced by `new`, as `str.replace` does."""
+        """Replace occurrences of `old` by `new` in the traced text (string with origins), as `str.replace` does."""
         if old:
             return TracedText(new, origins(new)).join(self.split(old, count))
         return self._changed(super().replace(old, new, count))
 
     def upper(self) -> TracedText:
-        """Return the traced text in upper case."""
+        """Return the traced text (string with origins) in upper case."""
         return self._changed(super().upper())
 
     def lower(self) -> TracedText:
-        """Return the traced text in lower case."""
+        """Return the traced text (string with origins) in lower case."""
         return self._changed(super().lower())
 
     def capitalize(self) -> TracedText:
-        """Return the traced text with its first letter in upper case."""
+        """Return the traced text (string with origins) with its first letter in upper case."""
         return self._changed(super().capitalize())
 
     def title(self) -> TracedText:
-        """Return the traced text with each word's first letter in upper case."""
+        """Return the traced text (string with origins) with each word's first letter in upper case."""
         return self._changed(super().title())
 
     def _located(self, parts: list[str], step: int) -> list[str]:
-        """Return the parts of a split as slices of this traced text, so that they keep their origins.
+        """Return the parts of a split as slices of this traced text, so that their characters keep their origins.
 
         Args:
             parts: parts in order.
@@ -146,7 +146,7 @@ class TracedText(str):
         return self[:place], self[place : place + length], self[place + length :]
 
     def _changed(self, text: str) -> TracedText:
-        """Return `text`, a changed form of this traced text, with origins.
+        """Return `text`, a changed form of this traced text (string with origins), with origins.
 
         If the length is the same, each character keeps its origin. Otherwise all characters become MESSAGE if any of
         them was MESSAGE before, else UNKNOWN.
@@ -162,7 +162,7 @@ def origins(text: str) -> str:
 
 
 def joined(parts: Iterable[Any]) -> TracedText:
-    """Join values to one traced text. Values that are not text are converted as Jinja converts them."""
+    """Join values to one traced text (string with origins). Values that are not text are converted as in Jinja."""
     texts = [part if isinstance(part, str) else str(part) for part in parts]
     return TracedText("".join(texts), "".join(map(origins, texts)) or UNKNOWN)
 
@@ -186,7 +186,7 @@ def traced(value: Any, origin: str | Callable[[str], str]) -> Any:
 
 
 def render(tokenizer: Any, messages: list[dict[str, Any]]) -> TracedText:
-    """Render a conversation as Transformers' `apply_chat_template` does, with the generation prompt, and trace origins.
+    """Render a conversation as `apply_chat_template` does, with generation prompt; track each character's origin.
 
     The text of a role counts as part of the template, which may build a special token from it (`'<|' + role + '|>'`).
     A role that itself contains a special token counts as part of a message.

@@ -240,7 +240,7 @@ class ZeroGpuBackend(BaseBackend):
             run.end(ERROR if failed else "finished", WorkbenchError(trace.footer.error) if failed else None)
 
     def stream_pairs(self, *args: Any, **named: Any) -> Any:
-        """Raise MethodUnavailableError: on ZeroGPU, measuring pairs of runs would need minutes of GPU time."""
+        """Raise MethodUnavailableError: pairs of runs (with and without a method) would need minutes of GPU time."""
         raise MethodUnavailableError(
             "On ZeroGPU, a speed-up cannot be measured in pairs of runs, which takes minutes.", REASON
         )

@@ -93,7 +93,7 @@ def _merge_streams(outputs: Sequence[NotebookNode]) -> list[NotebookNode]:
 
 
 def _drawable(outputs: Sequence[NotebookNode]) -> list[NotebookNode]:
-    """Return the outputs of a cell without the widgets that are followed by a snapshot."""
+    """Return the outputs of a notebook cell without the widgets that are followed by a snapshot."""
     stills = [_SNAPSHOT_MARK in output.get("data", {}).get("text/html", "") for output in outputs]
     return [
         output

@@ -60,7 +60,7 @@ def add(client: Client, kind: type[EndpointBase] | None = None) -> None:
 
 
 def scope_of(request: gr.Request) -> dict[str, Any]:
-    """Return the client address and the headers of a request, also from Gradio's queue, as an ASGI scope."""
+    """Return the client address and the headers of a request, even one from Gradio's queue, as an ASGI scope."""
     headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in request.headers.items()]
     return {"client": (request.client.host, 0) if request.client else None, "headers": headers}
 

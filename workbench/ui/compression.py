@@ -8,7 +8,7 @@ from gradio.brotli_middleware import BrotliMiddleware
 from starlette.datastructures import Headers
 
 MIN_BYTES = 2_000
-"""Minimum size in bytes of an answer that is compressed."""
+"""Minimum size in bytes of an HTTP answer that is compressed."""
 QUALITY = 5
 """Quality of brotli compression, 0 to 11: quality 5 takes about 5 ms for the largest answer (311 kB to 17 kB)."""
 FUNCTIONS = "/component_server"

@@ -1,4 +1,4 @@
-"""Cache of answers that rarely change, shared by all users."""
+"""Cache of answers to pages that rarely change, shared by all users."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class IdlePageMiddleware:
         self.app = app
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Pass a request on. An HTML answer is collected completely and then changed."""
+        """Pass a request on. An HTML answer is collected completely; then the script is added."""
         if scope["type"] != "http" or scope["method"] != "GET" or scope["path"].startswith("/gradio_api/"):
             return await self.app(scope, receive, send)
         start: Any = None

@@ -36,7 +36,7 @@ def add(client: Client, saved_runs: SavedRunsView) -> None:
     """Add the content of the Lab tab. Call this inside the tab's `gr.Tab`.
 
     Args:
-        client: client that lists targets and loads promoted heads.
+        client: client that lists targets and loads the heads with which the app drafts.
         saved_runs: object that decides whether the current request may come from the user of this machine.
     """
     view = LabView(client, saved_runs)
@@ -95,11 +95,11 @@ class LabView:
         }
 
     def example(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the recorded training run that is shown while the lab has no runs; empty if there is no recording."""
+        """Return the recorded training run that the Lab tab shows while it has no runs; empty if there is none."""
         return recorded_training()
 
     def unavailable_reason(self) -> str:
-        """Return the reason why the lab is disabled for the client of the current request; "" if it is enabled."""
+        """Return the reason why the Lab tab is disabled for the client of the current request; "" if it is enabled."""
         if not self._saved_runs.is_allowed:
             return NOT_YOURS if self._saved_runs.is_enabled else NOT_HERE
         return "" if importlib.util.find_spec("tensorboardX") else NOT_INSTALLED
@@ -152,12 +152,12 @@ class LabView:
         return result | {"method": next(iter(methods_of(run.record["head"])), None), "target": run.record["target"]}
 
     def promote_again(self) -> None:
-        """Draft again with the heads that were promoted in the lab when the app last ended."""
+        """Draft again with the heads of the Lab tab that the app used when it last ended."""
         if self._saved_runs.is_enabled and "heads" in self.client.capabilities:
             (self._lab or Lab()).restore_promotions(self.client.prefer_heads)
 
     def forget(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Delete a training run; if its head was promoted, the app stops drafting with that head."""
+        """Delete a training run; the app stops drafting with its head."""
         options = {"prefer_heads": self.client.prefer_heads} if "heads" in self.client.capabilities else {}
         self._open().delete(request.get("id"), **options)
         return {}
@@ -166,7 +166,7 @@ class LabView:
         """Return the `Lab` object, which manages the training runs.
 
         Raises:
-            MethodUnavailableError: the lab is disabled for this caller.
+            MethodUnavailableError: the Lab tab is disabled for this caller.
         """
         if reason := self.unavailable_reason():
             message, _, remedy = reason.partition(": ")

@@ -70,12 +70,12 @@ def matrix_of(client: Client) -> ServerFunction:
 
 
 def measured(request: dict[str, Any]) -> dict[str, Any]:
-    """Return the data of the map of methods, cached until the file of a board changes."""
+    """Return the data of the map (plot) of methods, cached until the file of a board changes."""
     return _method_maps.get(stamp(boardfiles.folder(), "*.json"), method_map)
 
 
 def method_map() -> dict[str, Any]:
-    """Return the data of the map of methods: `methods`, `groups`, and `targets` with measured speeds of methods."""
+    """Return the data of the map (plot) of methods: `methods`, `groups`, and `targets` with measured speeds."""
     return {
         "methods": [
             {"name": m.name, "title": m.title, "group": m.group, "promise": m.promise, "teaches": m.teaches}

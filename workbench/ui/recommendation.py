@@ -14,7 +14,7 @@ from workbench.ui.saved_runs import SavedRunsView
 LAST = 6
 """Default number of saved runs whose prompts are used to recommend a method."""
 MAX_CHARS = 200_000
-"""Maximum number of characters of all prompts of a recommendation together."""
+"""Maximum number of characters of all prompts together in a request for a recommendation."""
 
 
 class RecommendationView:
@@ -45,7 +45,7 @@ class RecommendationView:
         }
 
     def stop(self, request: dict[str, Any]) -> dict[str, Any]:
-        """End the measurement of a recommendation; the results so far are reported."""
+        """End the measurement for a recommendation; the results so far are reported."""
         self._jobs.stop(request.get("job"))
         return {}
 
@@ -57,9 +57,9 @@ class RecommendationView:
         Each message has `advice`, a `workbench.bench.advice.Advice` as plain data.
 
         Args:
-            request: `target`, `seconds`, `channel`, and either `text`, the prompts that the user typed or pasted, or
-                `last`, the number of saved runs whose prompts to measure.
-            user: key of the runs' user, for limits and for turns between users.
+            request: `target`, `seconds`, `channel` (the page's name for the measurement), and either `text`, the
+                prompts that the user typed or pasted, or `last`, the number of saved runs whose prompts to measure.
+            user: key of the runs' user, for limits and for fair scheduling among users.
             is_from_user: whether the request may come from the user of this machine, whose runs are saved.
         """
 

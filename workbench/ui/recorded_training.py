@@ -1,4 +1,4 @@
-"""Record a finished training run of the lab as a small file, which the Lab tab shows before the user's first run.
+"""Record a finished training run as a small file, which the Lab tab shows before the user's first run.
 
 `python -m workbench.ui.recorded_training FOLDER` records the run in a folder (`…/lab/runs/ID`).
 """
@@ -27,9 +27,9 @@ def recorded_training() -> dict[str, Any]:
 
 
 def describe_training(run: LabRun) -> dict[str, Any]:
-    """Return the data to record of a training run.
+    """Return the data of a training run that are recorded.
 
-    These are the name of the hardware, and `LabRun.details` without facts about the process.
+    They are the name of the hardware, and `LabRun.details` without facts about the process.
 
     Raises:
         WorkbenchError: the training run is not finished.

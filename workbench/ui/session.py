@@ -233,7 +233,7 @@ class Session:
         return found
 
     def estimate(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the expected cost of a run in words; empty if there is no estimate."""
+        """Return the expected GPU time of a run in words; empty if there is no estimate."""
         return {"text": self.client.estimate(request)}
 
     async def decode(self, request: dict[str, Any], user: str = "local") -> AsyncGenerator[dict[str, Any], None]:
@@ -249,7 +249,7 @@ class Session:
                 (3) Measure pairs in the background: `pairs` (the generation to measure) and `run` (the run that it
                 repeats). Each message then has `pairs`, a `workbench.bench.pairing.Pairs` as plain data; the first
                 message also has the id `job`.
-            user: key of the run's user, for limits and for turns between users.
+            user: key of the run's user, for limits and for fair scheduling among users.
         """
         channel = {"channel": str(request.get("channel", ""))}
         if request.get("pairs") is True:
@@ -285,7 +285,7 @@ class Session:
             last_pairs = pairs
 
     def stop_pairs(self, request: dict[str, Any]) -> dict[str, Any]:
-        """End the measurement of pairs of runs in the background; the pairs measured so far are kept."""
+        """End the background measurement of pairs of runs (with and without a method), and keep the pairs so far."""
         self._pairs.stop(request.get("job"))
         return {}
 

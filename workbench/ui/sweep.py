@@ -77,7 +77,7 @@ def visitors_folder() -> Path:
 
 @dataclass(slots=True)
 class Job:
-    """Sweep that a page has started or opened."""
+    """Sweep (measurements of a grid of settings) that a page has started or opened."""
 
     update: Any
     folder: Any
@@ -190,9 +190,9 @@ class SweepView:
         """Measure a sweep, and yield messages: the first one has all cells, each later one the changed cells.
 
         Args:
-            request: `axes` (a list of {name, values}), the settings of a `workbench.bench.grid.Sweep`, `channel`, and
-                `anew` (true: measure again; the earlier results are kept).
-            user: key of the runs' user, for limits and for turns between users.
+            request: `axes` (a list of {name, values}), the settings of a `workbench.bench.grid.Sweep`, `channel` (the
+                page's name for the measurement), and `anew` (true: measure again; the earlier results are kept).
+            user: key of the runs' user, for limits and for fair scheduling among users.
             is_from_user: whether the request may come from the user of this machine; sweeps of other users are saved in
                 another folder.
         """

@@ -40,7 +40,7 @@ class VisionSession(Session):
         return [t for t in self.client.targets() if t.get("pictures")]
 
     def gallery(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the bundled images with questions, the categories of words in captions, and measured curves."""
+        """Return the bundled images with questions, the categories of words in captions, and τ by vision tokens."""
         return {
             "scenes": scenes.gallery(),
             "questions": scenes.questions(),

@@ -75,7 +75,7 @@ def baseline(name: str) -> Baseline | None:
 def describe(name: str, recording: Trace) -> dict[str, Any]:
     """Return a trace's settings and measurements (`workbench.trace.metrics.summary`), for a list of recordings.
 
-    Key `lengths` has the numbers of accepted drafts and of emitted tokens of each of the first `THUMBNAIL_ROUNDS`
+    Key `lengths` has the numbers of accepted draft tokens and of emitted tokens of each of the first `THUMBNAIL_ROUNDS`
     rounds.
     """
     header, rounds = recording.header, recording.rounds

@@ -22,7 +22,7 @@ Plot = dict[str, Any]  # {"data": [...], "layout": {...}}, the arguments of Plot
 
 ALL, PLAIN = "all prompts", "autoregressive"
 SPEED = "call_speedup_vs_autoregressive"
-"""Key in a bench report of the speed-up of whole calls, the only speed-up that every engine reports."""
+"""Key in a bench report of the speed-up of whole calls (with prefill), the only one that every engine reports."""
 KINDS = {
     "workbench": ("the workbench", "var(--wb-accepted)", "circle"),
     "hugging-face": ("Hugging Face", "var(--wb-overhead)", "diamond"),
@@ -86,7 +86,7 @@ def page(report: dict[str, Any]) -> str:
 
 
 def panels(rows: Sequence[Row]) -> list[Panel]:
-    """Return the figures of a bench report for one group of prompts; figures without data are left out."""
+    """Return the figures (plots) of a bench report for one group of prompts; figures without data are left out."""
     makers: list[Callable[[Sequence[Row]], Panel | None]] = [speed, tau, positions, cost, memory]
     return [panel for maker in makers if (panel := maker(rows)) is not None]
 
@@ -237,7 +237,7 @@ def cost(rows: Sequence[Row]) -> Panel | None:
 
 
 def memory(rows: Sequence[Row]) -> Panel | None:
-    """Plot the size of each method's weights, and its largest memory growth in a run."""
+    """Plot the size of each method's weights, and the largest increase of memory during its runs."""
     recorded = [r for r in rows if r["weights_mib"] is not None][::-1]
     if not recorded:
         return None

@@ -1,7 +1,8 @@
 """Bundled images (scenes) with questions, the categories of words in their captions, and measured curves.
 
-`workbench.scenes` creates the images and the list of words, `workbench bench --suite vision` measures the curves. Data
-that are missing in a checkout are empty here; the Vision tab then names the command that creates them.
+`workbench.scenes` creates the images and the list of words, `workbench bench --suite vision` measures the curves (τ by
+number of vision tokens). Data that are missing in a checkout are empty here; the Vision tab then names the command that
+creates them.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ GROUP = "captions"
 CAPTION_TOKENS = 160
 """Maximum number of new tokens in runs of the Vision tab and in their recordings.
 
-The bundled target needs it to describe six shapes and a word. Recordings use the same number because a visitor's next
-run has the settings of the recording on display.
+The bundled target needs this number to describe six shapes and a word. Recordings use the same number because a
+visitor's next run has the settings of the recording on display.
 """
 
 

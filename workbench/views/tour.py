@@ -77,7 +77,7 @@ class Step:
 
 
 def read_a_round(trace: Trace) -> Step:
-    """Return step 1 of the tour: drafted, accepted and bonus tokens of a round with a draft model."""
+    """Return step 1 of the guided tour: drafted, accepted and bonus tokens of a round with a draft model."""
     depth = int(trace.header.params["depth"])
     full = [r for r in trace.rounds if len(r.path) == depth and len(r.emitted) == depth + 1]
     return Step(
@@ -96,7 +96,7 @@ def read_a_round(trace: Trace) -> Step:
 
 
 def same_text(trace: Trace, plain: Trace) -> Step:
-    """Return step 2 of the tour: a greedy run, compared with plain decoding of the same prompt."""
+    """Return step 2 of the guided tour: a greedy run, compared with plain decoding of the same prompt."""
     slowest = max(trace.rounds, key=lambda r: r.seconds).index
     return Step(
         title=TITLES["same-text"],
@@ -114,7 +114,7 @@ def same_text(trace: Trace, plain: Trace) -> Step:
 
 
 def keep_or_refuse(trace: Trace) -> Step:
-    """Return step 3 of the tour: sampled drafts are accepted or rejected by the probabilities p and q."""
+    """Return step 3 of the guided tour: sampled drafts are accepted or rejected by the probabilities p and q."""
     accepted_nodes = _where(trace, lambda r, i: r.nodes.status[i] == ACCEPTED and (r.nodes.accept[i] or 1.0) < 1.0)
     n_rejected = len(_where(trace, lambda r, i: r.nodes.status[i] == REJECTED))
     n_accepted = len(_where(trace, lambda r, i: r.nodes.status[i] == ACCEPTED))
@@ -136,7 +136,7 @@ def keep_or_refuse(trace: Trace) -> Step:
 
 
 def two_denominators(trace: Trace) -> Step:
-    """Return step 4 of the tour: acceptance rate and draft utilisation, on draft trees with many untested nodes."""
+    """Return step 4 of the guided tour: acceptance rate and draft utilisation, on trees with many untested nodes."""
     rounds = trace.rounds
     n_accepted, n_tested, n_drafted = (
         metrics.count_accepted(rounds),
@@ -161,7 +161,7 @@ def two_denominators(trace: Trace) -> Step:
 
 
 def copying(trace: Trace) -> Step:
-    """Return step 5 of the tour: prompt lookup on a text that repeats itself."""
+    """Return step 5 of the guided tour: prompt lookup on a text that repeats itself."""
     longest = max(len(r.path) for r in trace.rounds)
     return Step(
         title=TITLES["copying"],
@@ -179,7 +179,7 @@ def copying(trace: Trace) -> Step:
 
 
 def trees(trace: Trace) -> Step:
-    """Return step 6 of the tour: draft trees in which a later sibling was accepted."""
+    """Return step 6 of the guided tour: draft trees in which a later sibling was accepted."""
     depth, nodes = int(trace.header.params["depth"]), int(trace.header.params["nodes"])
 
     def second(r: Round, i: int) -> bool:
@@ -207,7 +207,7 @@ def trees(trace: Trace) -> Step:
 
 
 def switch(trace: Trace) -> Step:
-    """Return step 7 of the tour: a change of the method during a run."""
+    """Return step 7 of the guided tour: a change of the method during a run."""
     at = next(r.index for r in trace.rounds if any(c.name == "method" for c in r.changes))
     before, after = trace.rounds[:at], trace.rounds[at:]
     names = before[-1].method, after[0].method
@@ -227,7 +227,7 @@ def switch(trace: Trace) -> Step:
 
 
 def acceptance_to_speedup(trace: Trace) -> Step:
-    """Return step 8 of the tour: formulas of τ and speed-up with adjustable values, and a run of the oracle drafter."""
+    """Return step 8 of the guided tour: adjustable formulas of τ and speed-up, and a run of the oracle drafter."""
     a, depth = float(trace.header.params["acceptance"]), int(trace.header.params["depth"])
     tau_text = f"{expected_tau(a, depth):.2f}"
     return Step(
@@ -320,7 +320,7 @@ def can_be_done(step: Step) -> bool:
 
 
 def to_wire(name: str, step: Step) -> dict[str, Any]:
-    """Return a step of the tour as JSON data, with the name of its recorded run."""
+    """Return a step of the guided tour as JSON data, with the name of its recorded run."""
     fields = {field: getattr(step, field) for field in step.__dataclass_fields__}
     return {"name": name, "recording": STEPS[name][1][0], **fields}
 

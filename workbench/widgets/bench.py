@@ -23,11 +23,11 @@ RULES = ("recursive", "independent", "k-seq", "optimal-two", "greedy-draft", "de
 TOKENS = (2, 6)
 DRAFTS = 8
 SHOWN = 4
-"""Maximum number of drafted tokens in the table of the verifier bench's snapshot."""
+"""Maximum number of drafted tokens in the table of the snapshot (static HTML) of this widget."""
 
 
 class Bench(Widget):
-    """Verifier bench for one position of a text. Its `state` can be changed in Python or in the browser.
+    """Widget that compares verifiers at one position of a text. Its `state` can be changed in Python or in the browser.
 
     Attributes:
         state: dict with `words` (tokens), `p` and `q` (probabilities of target and drafter at temperature 1, in the
@@ -66,7 +66,7 @@ class Bench(Widget):
 
 
 def check_state(state: dict[str, Any]) -> dict[str, Any]:
-    """Check a state of the verifier bench, and return it with both distributions normalised.
+    """Check a state of the verifier comparison, and return it with both distributions normalised.
 
     Raises:
         ParameterError: a distribution is invalid, or a name, number of drafts or temperature is out of range.
@@ -116,7 +116,7 @@ def bench(
     rule: str = "recursive",
     seed: int = 1,
 ) -> Bench:
-    """Return a verifier bench for one position of a text, given the distributions of target and drafter.
+    """Return a widget that compares verifiers at one position, given the distributions of target and drafter.
 
     Args:
         p: the target's distribution [V] over V = 2 to 6 tokens; the values are normalised.

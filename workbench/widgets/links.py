@@ -59,7 +59,7 @@ def query(trace: Trace | None, pin: dict[str, Any] | None, settings: dict[str, A
 
     Args:
         trace: trace with the settings; None: no trace.
-        pin: element that the app selects; None: no element.
+        pin: element that the app selects: `round`, and `token` or `node`, with indices as in the trace; None: none.
         settings: settings that replace those of the trace, by name.
     """
     fields: dict[str, Any] = {}

@@ -30,7 +30,8 @@ class Beam:
     """Candidate text of a beam search that is still being extended.
 
     Attributes:
-        nodes: index in the scratch positions of the KV cache of the root and of each token but the last.
+        nodes: indices of the root and of each token but the last in the KV cache's scratch positions (room for
+            uncommitted tokens).
         tokens: tokens after the root; the last one has no cache entry yet.
         probs: the target's probability of each token.
         score: sum of the log-probabilities of all tokens since the search began.
@@ -143,7 +144,7 @@ class Search:
 
         Args:
             n: number of tokens to drop.
-            new_index: new index of each scratch node that remains, by old index.
+            new_index: new index of each uncommitted node that remains, by old index.
         """
         self.beams = [
             Beam(tuple(new_index[node] for node in beam.nodes[n:]), beam.tokens[n:], beam.probs[n:], beam.score)

@@ -60,7 +60,7 @@ class BeamState(OnePassState):
 
     Attributes:
         search: beams and finished hypotheses.
-        hidden: input of the LM head at each scratch node of the KV cache, [D] each.
+        hidden: input of the LM head at each uncommitted node in the KV cache, [D] each.
     """
 
     search: Search = field(default_factory=Search)
@@ -90,7 +90,7 @@ class BeamSearchDecoder(OnePassDecoder):
         sequence.state, sequence.cache_slot.scratch = BeamState(), 0
 
     def segment(self, sequence: Sequence) -> Segment:
-        """Return the forward pass's input: each beam's newest token; in the first round the last committed one."""
+        """Return the forward pass's input: each beam's newest token; in the first round the last committed token."""
         slot, state, device = sequence.cache_slot, sequence.state, self.models.target.device
         beams = state.search.beams
         if not any(beam.tokens for beam in beams):  # the root itself has no cache entry

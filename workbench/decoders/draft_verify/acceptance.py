@@ -51,7 +51,7 @@ class WalkTensors:
 
 @dataclass(frozen=True, slots=True)
 class FigureTensors:
-    """Figures on the device, for the trace and for the feedback to the parts.
+    """Probabilities, entropies and top tokens on the device, for the trace and for `RoundFeedback`.
 
     Attributes:
         p_node: target probability of each node, [N].
@@ -76,7 +76,7 @@ class FigureTensors:
 
 @dataclass(frozen=True, slots=True)
 class ExplanationTensors:
-    """Data on the device that explains the tests and the draft in the trace.
+    """Data on the device that explains the acceptance tests and the draft, for the trace.
 
     Attributes:
         rule_index: index of each node's rule in `AcceptanceTensors.rules`, [N].
@@ -87,7 +87,7 @@ class ExplanationTensors:
             [2, M, 8].
         ranking_rows: index of the ranking at each position, [N+1]; −1 if there is none.
         columns: rows of numbers that explain the tree's shape (`TreeExplanation.columns`), at most three, [≤ 3, N].
-        probes: tokens, parents and positions of the probes, [3, P].
+        probes: tokens, parents and positions of P probes (processed, but never accepted), [3, P].
     """
 
     rule_index: Tensor
@@ -108,13 +108,14 @@ class AcceptanceTensors:
 
     Attributes:
         walk: data from which the accepted path is found.
-        figures: figures for the trace.
+        figures: probabilities, entropies and top tokens for the trace.
         explanation: explanations for the trace.
         uniform: uniform random number of each node's test, float64 [N] where the accepted path is found; None if the
             rule draws none.
         rules: the verifier's rules, and the names of their inputs.
         is_upper_bound: whether `FigureTensors.distribution_error` is an upper bound.
-        is_late: whether the device finds the accepted path, and the host reads the results late.
+        is_late: whether the device finds the accepted path, and the host reads the results after it has queued later
+            rounds.
     """
 
     walk: WalkTensors
@@ -132,7 +133,7 @@ class AcceptanceTensors:
         return [*tensors, self.uniform] if self._copies_uniform else tensors
 
     def with_lists(self, lists: Iterable[Any]) -> Acceptance:
-        """Return the host copy. `lists`: numbers of `tensors`, as nested lists."""
+        """Return the host copy. `lists`: values of `tensors`, as nested lists."""
         columns = iter(lists)
         groups = _take(WalkLists, columns), _take(FigureLists, columns), _take(ExplanationLists, columns)
         uniform = next(columns) if self._copies_uniform else None if self.uniform is None else to_list(self.uniform)
@@ -206,7 +207,7 @@ L = TypeVar("L", WalkLists, FigureLists, ExplanationLists)
 
 
 def _take(group: type[L], lists: Iterator[Any]) -> L:
-    """Return a group with the next lists. Its fields are named and ordered as those of the tensors."""
+    """Create a `group` from the next lists, one per field, in the order of the fields."""
     return group(**{field.name: next(lists) for field in fields(group)})
 
 
@@ -231,9 +232,10 @@ def accept(
         logits: target logits at the root and after each node.
         hidden: the LM head's input at the same positions.
         layer_states: captured hidden states at the same positions, by layer.
-        is_trace_detailed: whether to return further data for the trace: the drafter's top tokens, the tree builder's
-            columns and, if the rule is not exact for this draft, the acceptance probabilities of the exact rule.
-        probes: probe positions of all parts.
+        is_trace_detailed: whether to return further data for the trace: the drafter's top tokens, the columns of the
+            tree builder's explanation and, if the rule is not exact for this draft, the acceptance probabilities of the
+            exact rule.
+        probes: probe positions (never accepted) of drafter and verifier.
         probe_output: results at the verifier's own probe positions.
         walk_device: device on which the accepted path is found; None: the host, which may evaluate lazily.
 

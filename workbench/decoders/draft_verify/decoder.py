@@ -48,7 +48,7 @@ class DraftVerify(RoundDecoder[RoundState]):
             self.queue = RoundQueue(context, guarded, self._phases_with(_raise), self._replays())
 
     def _replays(self) -> RoundReplays | None:
-        """Return an empty cache of recorded rounds; None without a GPU."""
+        """Return an empty cache of rounds recorded as CUDA graphs; None without a GPU."""
         device = self.models.target.device
         if device.type != "cuda":
             return None
@@ -61,7 +61,7 @@ class DraftVerify(RoundDecoder[RoundState]):
         return RoundReplays(CudaGraphRecorder(device), prepare)
 
     def _phases_with(self, guard: Guard) -> Phases:
-        """Return a function that runs the phases on the device. `guard` handles errors in one round."""
+        """Return a function that runs a round's phases on the device; errors are handled by `guard`."""
         return DraftVerify(replace(self.context, rounds_late=0, guard=guard)).run_on_device
 
     def step(self, sequences: abc.Sequence[Sequence]) -> bool:
@@ -158,18 +158,18 @@ class DraftVerify(RoundDecoder[RoundState]):
 
     @property
     def n_queued_rounds(self) -> int:
-        """Return how many rounds were queued on the device before the host read the rounds before them."""
+        """Return how many rounds were queued on the device before the host had read the previous ones."""
         return 0 if self.queue is None else self.queue.n_launched
 
     @property
     def why_not_recorded(self) -> str:
-        """Return why queued rounds are not recorded; "" if they are, or none were queued."""
+        """Return why queued rounds are not recorded as CUDA graphs; "" if they are, or if none were queued."""
         if self.queue is None or not self.queue.n_launched:
             return ""
         return "CUDA graphs need a GPU" if self.queue.replays is None else self.queue.replays.why_not
 
     def settle(self, sequence: Sequence) -> None:
-        """Read the results of the sequence's queued rounds."""
+        """Read the results of the sequence's rounds that are queued on the device."""
         if self.queue is not None:
             self.queue.settle(sequence)
 
@@ -184,7 +184,7 @@ class DraftVerify(RoundDecoder[RoundState]):
         state_actions.save_final_state(sequence, self.context.token_text)
 
     def close(self, sequence: Sequence) -> None:
-        """Release the resources of a sequence's drafter and of its inactive drafters, and discard queued rounds."""
+        """Release the resources of a sequence's drafter and of its inactive drafters, and drop queued rounds."""
         if self.queue is not None:
             self.queue.drop(sequence)
         release_drafter(sequence)
@@ -192,6 +192,6 @@ class DraftVerify(RoundDecoder[RoundState]):
 
 
 def _raise(view: Sequence, act: Callable[[], object]) -> bool:
-    """Run a function without handling its errors: a recorded round is either complete or not recorded."""
+    """Run a function without handling its errors: a CUDA graph contains a whole round or none."""
     act()
     return True

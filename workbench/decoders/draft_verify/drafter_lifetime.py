@@ -117,7 +117,7 @@ def replace_drafter(sequence: Sequence, drafter: Drafter, reused: ObservingDraft
 
 
 def send_feedback(sequence: Sequence, feedback: RoundFeedback) -> None:
-    """Pass a round's feedback to the inactive drafters of a sequence.
+    """Pass a round's feedback to the inactive (replaced) drafters of a sequence.
 
     If a drafter raises an error, it is released and the run continues.
     """
@@ -140,7 +140,7 @@ def _learns(sequence: Sequence, observing: ObservingDrafter, outcome: RoundFeedb
 
 
 def release_inactive(sequence: Sequence) -> None:
-    """Release all inactive drafters of a sequence."""
+    """Release all inactive (replaced) drafters of a sequence."""
     while sequence.state.inactive:
         _release(sequence, sequence.state.inactive.popitem()[1])
 
@@ -161,7 +161,7 @@ def _release(sequence: Sequence, observing: ObservingDrafter) -> None:
 
 @contextmanager
 def _own_state(sequence: Sequence, observing: ObservingDrafter) -> Iterator[None]:
-    """Context manager that sets `sequence.state.drafter` to the state of an inactive drafter."""
+    """Context manager that sets `sequence.state.drafter` to the state of an inactive (replaced) drafter."""
     state, sequence.state.drafter = sequence.state.drafter, observing.state
     try:
         yield

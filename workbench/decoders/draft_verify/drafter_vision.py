@@ -1,4 +1,4 @@
-"""Report which image information a drafter uses, for the trace."""
+"""Report which image information (such as the number of vision tokens) a drafter uses, for the trace."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from workbench.engine.request import Sequence
 
 
 def report_vision(sequence: Sequence, **fields: Any) -> None:
-    """Report which image information a sequence's drafter uses.
+    """Report which image information (such as the number of vision tokens) a sequence's drafter uses.
 
     Drafters call this in `init_state` or `propose`.
 

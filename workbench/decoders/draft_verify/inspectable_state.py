@@ -105,10 +105,10 @@ class InspectableState(ABC):
 
     @abstractmethod
     def summarise(self, n: int) -> StateSummary:
-        """Return a summary of the state: size, limit, and the `n` top entries."""
+        """Return a summary of the drafter's state: size, limit, and the `n` top entries."""
 
     def pack(self) -> Arrays:
-        """Return the whole state as arrays, which can be saved in a file.
+        """Return the drafter's whole state as arrays, which can be saved in a file.
 
         Raises:
             MethodUnavailableError: this kind of state cannot be saved.
@@ -132,7 +132,7 @@ class InspectableState(ABC):
         )
 
     def clear(self) -> None:
-        """Clear a state that several requests use. A state of a single request is replaced by a new one instead."""
+        """Clear a drafter state that several requests use. One of a single request is replaced by a new one instead."""
         return
 
 

@@ -139,7 +139,7 @@ class TrainableLayers(OnlineTrainer):
 
     @property
     def n_bytes(self) -> int:
-        """Return the memory in bytes of the trained layers, the optimiser's moments, and a lean decoder's copies."""
+        """Return the bytes of the trained layers, the optimiser's moments, and copies in a lean (faster) decoder."""
         layer_bytes = sum(p.numel() * p.element_size() for p in self._layers.parameters())
         return layer_bytes * (3 if self.shared_copy.lean is None else 4)
 
@@ -159,7 +159,7 @@ class TrainableLayers(OnlineTrainer):
             yield name, weight.detach(), origin.detach()
 
     def use_weights(self) -> None:
-        """Build the weight-sharing copy that drafts from the current trained layers."""
+        """Build the weight-sharing copy that drafts with the current weights of the trained layers."""
         self.shared_copy = self._create_copy()
 
     def _create_optimiser(self) -> torch.optim.AdamW:
@@ -179,7 +179,7 @@ class TrainableLayers(OnlineTrainer):
 
 
 def _plain(layer: nn.Module) -> nn.Module:
-    """Return a decoder layer with plain linear layers, because packed linear layers do not support gradients."""
+    """Return a decoder layer with plain linear layers: packed ones (fast on CPUs) do not support gradients."""
     for module in layer.modules():
         if type(module) is PackedLinear:
             module.__class__ = nn.Linear  # pyright: ignore[reportAttributeAccessIssue]

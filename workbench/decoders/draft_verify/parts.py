@@ -63,8 +63,8 @@ class Verification:
 
     Attributes:
         tree: draft tree.
-        processed_logits: target logits after penalties and processors, or a function that returns them; read them by
-            `logits`.
+        processed_logits: target logits after penalties and logits processors, or a function that returns them; read
+            them by `logits`.
         probs: distributions from which tokens are drawn, or a function that returns them; when greedy, the plain
             softmax. Read them by `p`, and do not change them.
         sampling: sampling parameters of this sequence.
@@ -74,10 +74,10 @@ class Verification:
         committed: tokens of the sequence, prompt included; the last one is the root of the tree. This is the list of
             the sequence itself, to which later rounds append.
         state: the verifier's state for this sequence, from its `init_state`.
-        probe_output: results at the probe positions that the verifier requested (`Part.probes`); None if it requested
-            none.
+        probe_output: results at the probe positions (never accepted) that the verifier requested (`Part.probes`); None
+            if it requested none.
         raw_logits: the model's unprocessed logits; None: equal to `logits`.
-        histories: tokens up to and including each position, if penalties or processors need them.
+        histories: tokens up to and including each position, if penalties or logits processors need them.
         entropy: entropy of p at each position, in nats, if known; read it by `entropies`.
         lazy: whether `bonus` and `distribution_error` of the decision may be lazy (`LazySequence`). A rule that reads
             them from the decision of another rule calls that rule with `replace(v, lazy=False)`.
@@ -102,7 +102,7 @@ class Verification:
 
     @property
     def logits(self) -> Float[Tensor, "N_plus_1 V"]:
-        """Return the target's logits after penalties and processors."""
+        """Return the target's logits after penalties and logits processors."""
         return self.processed_logits if isinstance(self.processed_logits, Tensor) else self.processed_logits()
 
     @property
@@ -122,7 +122,7 @@ class Verification:
         return entropy_of(self.logits, self.p, best, p_best.squeeze(1), self.sampling)
 
     def probs_of(self, logits: Float[Tensor, "N_plus_1 V"]) -> Float[Tensor, "N_plus_1 V"]:
-        """Return the distributions [N+1, V] of other logits at the tree's positions, with the sequence's sampling."""
+        """Convert logits at the tree's positions to distributions [N+1, V], with the sequence's sampling parameters."""
         return to_probs(apply_logits_processors(logits, self.sampling, self.histories), self.sampling)
 
 
@@ -148,8 +148,8 @@ class RoundFeedback:
         hidden: the LM head's input at the root (index 0) and at each node, accepted or not.
         layer_states: hidden states at the same positions after the layers that the method requested
             (`Part.captured_layers`), by layer index.
-        probe_output: results at the probe positions that the drafter requested (`Part.probes`); None if it requested
-            none.
+        probe_output: results at the probe positions (never accepted) that the drafter requested (`Part.probes`); None
+            if it requested none.
         top_probs: the target's probabilities of `top_tokens`, as sampled; when greedy, the plain softmax.
     """
 
@@ -222,7 +222,10 @@ class Part:
     """
 
     def make_ready(self, models: Models) -> None:
-        """Do slow preparation for given models, once, before a run is queued or changed. Any thread may call this."""
+        """Do this component's slow preparation for given models, once, before a run is queued or changed.
+
+        Any thread may call this.
+        """
 
     def captured_layers(self, models: Models) -> Collection[int]:
         """Return the indices of the target layers whose hidden states are needed from a verification.
@@ -236,9 +239,9 @@ class Part:
 
         They are never accepted. None: no probe positions.
 
-        Drafter and verifier are asked for probe positions before each verification; they must not synchronise the
-        device. The results are in `Verification.probe_output` for the verifier, and in `RoundFeedback.probe_output` for
-        the drafter. They are None if the KV cache had no room.
+        This method of drafter and verifier is called before each verification; it must not synchronise the device. The
+        results are in `Verification.probe_output` for the verifier, and in `RoundFeedback.probe_output` for the
+        drafter. They are None if the KV cache had no room.
         """
         return None
 
@@ -319,21 +322,21 @@ class Drafter(Part):
         """Prepare the drafter's state for a round on the device. Return its slot of the draft model's KV cache, if any.
 
         Args:
-            sequence: view of the sequence.
+            sequence: view of the sequence with the data that are on the device.
             bound: number that the length of the target's KV cache does not exceed.
         """
         return None
 
     def commit_on_device(self, sequence: DeviceSequence, path: DevicePath) -> None:
-        """Keep the state that belongs to accepted nodes, before the lengths on the device grow.
+        """Keep the state that belongs to accepted nodes, before the KV cache lengths on the device grow.
 
         Args:
-            sequence: view of the sequence.
+            sequence: view of the sequence with the data that are on the device.
             path: accepted path of the last draft.
         """
 
     def end_on_device(self, sequence: Sequence) -> None:
-        """Update the drafter's state after the last round on the device; the host knows all tokens again."""
+        """Update the drafter's state after the last queued round on the device; the host now knows all tokens."""
 
     def exit_states(self, sequence: Sequence, tree: DraftTree) -> EarlyExitStates | None:
         """Return the target's hidden states at the root and the draft's nodes, if drafting computed them; else None.
@@ -389,7 +392,7 @@ class TreeBuilder(Part):
     siblings: ClassVar[Sampling]
     """How siblings in the tree builder's trees are drawn when decoding is not greedy, such as without replacement."""
     has_fixed_shape: ClassVar[bool] = False
-    """Whether all trees of one plan have the same shape, whatever the distributions, and are built without
+    """Whether all trees of one draft budget have the same shape, whatever the distributions, and are built without
     synchronisation."""
     superposes: ClassVar[bool] = False
     """Whether the tree builder gives the drafter the mean embedding of several tokens as one input.
@@ -536,7 +539,7 @@ class Policy(Part):
     simulates: ClassVar[bool] = False
     """Whether the policy uses information that is unavailable in practice; the run is then a simulation."""
     is_constant: ClassVar[bool] = False
-    """Whether all plans of a sequence are equal."""
+    """Whether a sequence gets the same draft budget (`Plan`) in every round."""
     timed: ClassVar[bool] = False
     """Whether the policy depends on measured times, so that two runs of the same request may draft differently."""
     tree_builder: ClassVar[type[TreeBuilder] | None] = None

@@ -58,7 +58,8 @@ class RoundState:
         sequence: sequence of the round.
         tree: draft tree; empty after `plan` if nothing is to be drafted.
         drafting: timing of the drafting of this sequence and of those drafted with it.
-        target_input: the sequence's input of the target's forward pass: the draft, and probe positions after it.
+        target_input: the sequence's input of the target's forward pass: the draft, and after it probe positions (never
+            accepted).
         logits: target logits at the root and after each node, [N+1, V].
         hidden: the LM head's input at the same positions, [N+1, D].
         layer_states: captured hidden states at the same positions, for the layers that the method requested, each [N+1,
@@ -138,9 +139,9 @@ class RoundState:
 
     @property
     def first_layers(self) -> tuple[int, int]:
-        """Return the number of layers that drafting has already run, and the layer after which probes are added.
+        """Return two numbers of layers: those that drafting has run, and those before probe positions are added.
 
-        0 means none.
+        0 means none. Probe positions are processed after the draft, but never accepted.
         """
         exits = self.target_input.exits
         return 0 if exits is None else exits.layer, self.target_input.probe_entry_layer
@@ -231,7 +232,7 @@ class RoundState:
         )
 
     def commit_cache(self, target: Runner, path: abc.Sequence[int]) -> None:
-        """Commit the root and the accepted nodes to the target's KV cache. `path`: their positions in the forward."""
+        """Commit root and accepted nodes to the target's KV cache. `path`: their positions in the forward pass."""
         target.commit(self.sequence.cache_slot, path)
         self.sequence.cache_slot.last_hidden = self.hidden[path[-1]]
 
@@ -274,7 +275,7 @@ class RoundState:
         return "" if self.results is None else self.results.reason
 
     def to_record(self, timing: Timing, context: EngineContext) -> Round:
-        """Return the round of this sequence for its trace."""
+        """Return the record of this sequence's round for its trace."""
         assert self.results is not None
         return record_round(self.sequence, self.verified_tree, self.new_tokens, self.results, timing, context)
 
@@ -311,7 +312,7 @@ def propose_again(group: abc.Sequence[RoundState]) -> None:
 
 
 def run_target(models: Models, group: abc.Sequence[RoundState]) -> None:
-    """Run one forward pass of the target for rounds with the same `first_layers`."""
+    """Run one forward pass of the target for rounds with the same start layer and the same `probe_entry_layer`."""
     ordered = sorted(group, key=lambda r: r.sequence.cache_slot.index)
     captured = {layer for r in ordered for layer in r.sequence.state.captured_layers}
     begin, entry_layer = ordered[0].first_layers

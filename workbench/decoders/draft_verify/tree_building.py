@@ -46,7 +46,7 @@ class NodeDistributions:
         raise NotImplementedError
 
     def best(self, k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
-        """Return log-probabilities and ids of the k most probable tokens in descending order, or of all known ones."""
+        """Return log-probabilities and ids of the k most probable tokens (or all known ones), in descending order."""
         p = self.full_probs()
         top = p.topk(min(k, p.shape[1]), dim=1)
         return top.values.log(), top.indices
@@ -59,7 +59,7 @@ class FullDistributions(NodeDistributions):
     Most tree builders need only the most likely tokens.
 
     Attributes:
-        probs: float [w, V], or a function that returns it.
+        probs: distributions after w nodes, float [w, V], or a function that returns it.
         hidden: LM head input at each node; None if the drafter does not provide it.
         logits: float [w, V], if the distributions are their plain softmax.
     """
@@ -127,9 +127,9 @@ class PartialTree:
         sequence: sequence for which the tree is drafted.
         root: distribution after the last committed token, w = 1.
         source: name of the drafter in the trace.
-        tokens: token ids of each level, [w].
-        parents: parents of each level's nodes, [w], as numbers of nodes; −1 is the root.
-        expanded: numbers of the expanded nodes, one tensor [w] per level, in the order in which the drafter processed
+        tokens: token ids of each level of w nodes, [w].
+        parents: parents of each level's nodes, [w], as indices of nodes; −1 is the root.
+        expanded: indices of the expanded nodes, one tensor [w] per level, in the order in which the drafter processed
             them.
         attention_mask: bool [w, expanded nodes]: attention mask of the nodes expanded last, themselves included.
         rank_probs: how often the r-th best token of each level was correct on held-out text, if measured; the last
@@ -163,11 +163,11 @@ class PartialTree:
         self.n += w
 
     def expand(self, chosen: Int[Tensor, " w"] | None = None) -> NodeDistributions:
-        """Return the draft distributions after nodes of the last level. `chosen` has their indices; by default, all."""
+        """Return draft distributions after nodes of the tree's last level. `chosen`: their indices; by default, all."""
         return self.distributions(*self._next(chosen))
 
     def superpose(self, weights: Float[Tensor, " w"]) -> NodeDistributions:
-        """Return the draft distribution after a single input: the mean embedding of all nodes of the last level.
+        """Return the draft distribution after a single input: the mean embedding of all nodes of the tree's last level.
 
         Args:
             weights: weights of the nodes in the mean, ≥ 0 with sum 1.
@@ -204,7 +204,7 @@ class PartialTree:
         raise NotImplementedError
 
     def distributions_as_one(self, tokens: Int[Tensor, " w"], weights: Float[Tensor, " w"]) -> NodeDistributions:
-        """Return the distributions after the weighted mean embedding of the last level, from one forward pass.
+        """Return the distributions after the weighted mean embedding of the tree's last level, from one forward pass.
 
         The arguments are those of `superpose`.
         """
@@ -215,7 +215,7 @@ class PartialTree:
         )
 
     def should_continue(self, distributions: NodeDistributions) -> bool:
-        """Return whether the policy allows another level, given the distributions after the last expanded nodes."""
+        """Return whether the policy allows another draft level, given distributions after the last expanded nodes."""
         return should_continue(self.sequence, len(self.tokens), distributions.full_probs, distributions.hidden)
 
     def paths(self) -> list[list[int]]:
@@ -249,7 +249,7 @@ class PartialTree:
     def close(self, nodes: Int[Tensor, " kept"] | None = None) -> None:
         """End the construction of the tree.
 
-        `nodes` has the numbers of the drafted nodes, in their order in the tree; by default all nodes.
+        `nodes` has the indices of the nodes in the finished draft tree, in their order there; by default all nodes.
         """
 
 
@@ -265,9 +265,10 @@ def drafter_ranking(
     """Return the drafter's most likely tokens at the positions of the selected nodes of a draft tree.
 
     Args:
-        candidates: log-probabilities and tokens, both [w, k], at the root and at each level's expanded nodes.
-        expanded: numbers of the expanded nodes of each level, [w].
-        selection: numbers of the selected nodes.
+        candidates: log-probabilities and tokens of the k best candidates, both [w, k]: at the root (w = 1), then at the
+            w expanded nodes of each level.
+        expanded: indices of the w expanded nodes of each level, [w].
+        selection: indices of the selected nodes.
     """
     k = min(TOP, *(tokens.shape[1] for _, tokens in candidates))
     logq, tokens = (torch.cat([each[i][:, :k] for each in candidates]) for i in (0, 1))

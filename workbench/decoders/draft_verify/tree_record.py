@@ -1,4 +1,4 @@
-"""Record a round of draft-and-verify decoding for the trace: draft tree, tests, accepted path and explanations.
+"""Record a round of draft-and-verify decoding for the trace: tree, acceptance tests, accepted path, explanations.
 
 `engine/round_record.py` adds the fields that the rounds of all decoders have.
 """
@@ -35,7 +35,7 @@ def record_round(
     timing: Timing,
     context: EngineContext,
 ) -> Round:
-    """Return one draft-and-verify round for the trace.
+    """Return the trace's record of one draft-and-verify round.
 
     Args:
         sequence: sequence of the round.
@@ -118,7 +118,7 @@ def record_round(
 def _why(
     found: Acceptance, known: dict[str, Rule], tested: list[bool]
 ) -> tuple[list[str | None], dict[str, list[float | None]]]:
-    """Return the name of the rule that tested each node, and the values of each rule's inputs.
+    """Return the name of the acceptance rule that tested each node, and the values of each rule's inputs.
 
     Both are None at untested nodes. New rules are added to `known`.
     """
@@ -145,7 +145,7 @@ def _why(
 
 
 def _probes(verified_tree: VerifiedTree, base: int, token_text: TokenText) -> list[Probe]:
-    """Return the probe positions of a round for the trace. `base` is the position of the round's first new token."""
+    """Return probe positions (never accepted) for the trace. `base`: position of the round's first new token."""
     columns = [*(verified_tree.acceptance.explanation.probes or ([], [], [])), verified_tree.probe_sources]
     return [Probe(token, token_text(token), parent, base - 1 + place, source)
             for token, parent, place, source in zip(*columns, strict=True)]  # fmt: skip
@@ -155,7 +155,7 @@ def _tops(most_likely: list[list[list[float]]], rows: list[int], token_text: Tok
     """Return the drafter's most likely tokens at each position, [N+1]; [] if none were recorded.
 
     Args:
-        most_likely: token ids and their probabilities, [2, M, 8], or an empty list.
+        most_likely: token ids and their probabilities for M distributions, [2, M, 8], or an empty list.
         rows: index in `most_likely` of each position's distribution, [N+1]; −1: none.
         token_text: function that returns the text of a token.
     """

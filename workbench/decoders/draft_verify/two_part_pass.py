@@ -1,4 +1,4 @@
-"""Run the target's forward pass in two parts, because some probe positions are added at a middle layer.
+"""Run the target's forward pass in two parts, because some probe positions (never accepted) enter at a middle layer.
 
     layers 1 … l      root, draft
     layers l + 1 … L  root, draft, probes computed from the residual streams after layer l
@@ -23,9 +23,9 @@ from workbench.models.loading import Models
 from workbench.models.runner import Runner
 
 WholeSegment = Callable[[Float[Tensor, "n D"]], Segment]
-"""Type of a function that returns a sequence's whole input, with probes, for the later layers.
+"""Type of a function that returns a sequence's input of the later layers, including its probe positions.
 
-Its argument is the residual streams of the tokens before the probes.
+Its argument has the residual streams of the tokens before the probe positions.
 """
 
 
@@ -36,6 +36,8 @@ def forward_entering(
     capture_layers: Collection[int] = (),
 ) -> Output:
     """Run the target's forward pass for inputs whose probe positions are added after `layer` layers.
+
+    Probe positions are processed after the draft, but never accepted.
 
     Args:
         models: models with the target.
@@ -71,6 +73,8 @@ def _below(
 
 def may_enter(sequence: Sequence, models: Models, layer: int) -> bool:
     """Return whether a target's forward pass can be split after `layer` layers, so that probes can be added there.
+
+    Probes are extra positions that are never accepted.
 
     Each layer must output a single tensor.
 

@@ -1,4 +1,4 @@
-"""Input of the target's forward pass for one sequence: its draft, and the probe positions after it."""
+"""Input of the target's forward pass for one sequence: its draft, and after it probe positions (never accepted)."""
 
 from __future__ import annotations
 
@@ -21,15 +21,17 @@ from workbench.models.loading import Models
 from workbench.models.runner import SCRATCH
 
 PROBING_PARTS = ("drafter", "verifier")
-"""Parts of a method that may request probe positions, in the order of their probes in a forward pass."""
+"""Components that may request probe positions (never accepted), in the order in which these are processed."""
 ROOM = min(SCRATCH, FUSED_TOKENS) - 1
-"""Maximum number of nodes and probes of a sequence in a forward pass. Larger inputs could not use the compiled forward
-pass, and rounding would change."""
+"""Maximum number of nodes and probe positions of a sequence in a forward pass.
+
+Larger inputs could not use the compiled forward pass, and rounding would change.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class VerificationInput:
-    """Input of the target's forward pass for one sequence: draft nodes and probe positions.
+    """Input of the target's forward pass for one sequence: draft nodes and probe positions (never accepted).
 
     Scratch positions of the KV cache are the root, then nodes 0 … N − 1, then probes 0 … P − 1. Probes come after all
     nodes that can be committed, and are dropped with the rejected nodes.
@@ -46,16 +48,16 @@ class VerificationInput:
 
     @property
     def probes(self) -> Probes | None:
-        """Return all probe positions of the sequence, in the order in which the target processes them."""
+        """Return all probe positions of the sequence, in the order of the forward pass; they are never accepted."""
         return concat_probes(self.tree, list(self.probes_by_part.values())) if self.probes_by_part else None
 
     def segment(self, sequence: Sequence, models: Models) -> Segment:
         """Return the input of the forward pass for the sequence: tokens, positions and attention mask.
 
-        A chain without probes needs no mask.
+        A chain without probe positions needs no mask.
 
         Raises:
-            CapacityError: the draft alone exceeds the cache's scratch positions.
+            CapacityError: the draft alone exceeds the cache's scratch positions (room for uncommitted tokens).
         """
         tree, probes = self.tree, self.probes
         sequence.cache_slot.scratch = 0
@@ -85,11 +87,11 @@ class VerificationInput:
 
     @property
     def probe_entry_layer(self) -> int:
-        """Return the number of layers after which some probes are added; 0 if all start at the first layer."""
+        """Return the number of layers after which some probe positions are added; 0: all start at layer 1."""
         return max((p.layer_input.layer for p in self.probes_by_part.values() if p.layer_input is not None), default=0)
 
     def entering(self, sequence: Sequence, models: Models) -> tuple[Segment, WholeSegment]:
-        """Return the input for layers before `probe_entry_layer`, and a function that builds that for later layers."""
+        """Return the input up to layer `probe_entry_layer`, and a function that builds the input of later layers."""
 
         def whole(stream: Float[Tensor, "n D"]) -> Segment:
             return replace(self.segment(sequence, models), states=self.entry_states(stream))
@@ -97,15 +99,15 @@ class VerificationInput:
         return self.below().segment(sequence, models), whole
 
     def below(self) -> VerificationInput:
-        """Return this input without the probes that start after `probe_entry_layer`, for the layers up to there."""
+        """Return this input for the layers up to `probe_entry_layer`, without the probe positions added after it."""
         return replace(
             self, probes_by_part={part: p for part, p in self.probes_by_part.items() if p.layer_input is None}
         )
 
     def entry_states(self, stream: Float[Tensor, "n D"]) -> Float[Tensor, "n_plus_P D"]:
-        """Return the residual streams of draft and all probes after `probe_entry_layer`.
+        """Return the residual streams of draft and all probe positions after layer `probe_entry_layer`.
 
-        `stream` has the residual streams of the tokens that the layers before have processed.
+        `stream` has the residual streams of the tokens that the layers up to there have processed.
         """
         at = 1 + len(self.tree)
         parts, draft_stream = [stream[:at]], stream[:at]
@@ -118,14 +120,14 @@ class VerificationInput:
         return torch.cat(parts)
 
     def _input_embeddings(self, drafted: Int[Tensor, " n"], models: Models) -> Float[Tensor, "n_plus_P D"] | None:
-        """Return input embeddings of root, draft and probes if some probe has no token; None: all have tokens."""
+        """Return input embeddings of root, draft and probe positions; None if their tokens are enough."""
         all_probes, embed = self.probes_by_part.values(), models.target.embed
         if all(probes.states is None for probes in all_probes):
             return None
         return torch.cat([embed(drafted), *(embed(p.tokens) if p.states is None else p.states for p in all_probes)])
 
     def probe_outputs(self, logits: Float[Tensor, "n V"], hidden: Float[Tensor, "n D"]) -> dict[str, ProbeOutput]:
-        """Return the results at probe positions by the component that requested them.
+        """Return the results at probe positions (never accepted) by the component that requested them.
 
         They are taken from logits and LM head inputs at all positions.
         """
@@ -140,7 +142,7 @@ class VerificationInput:
 def build_input(sequence: Sequence, tree: DraftTree, models: Models) -> VerificationInput:
     """Return the draft with the probe positions that drafter and verifier request.
 
-    Probe positions that do not fit are left out and reported.
+    Probe positions are processed, but never accepted. Those that do not fit are left out and reported.
 
     With probe positions, the forward pass starts at the first layer, because the states from drafting do not include
     them.

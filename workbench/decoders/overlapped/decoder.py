@@ -48,7 +48,7 @@ class DraftAhead(DecoderParams):
     is_speculative: ClassVar[bool] = True
 
     def decoder(self, context: EngineContext) -> Decoder:
-        """Create the decoder for all sequences whose method drafts ahead."""
+        """Create the decoder for all sequences whose method drafts during verification."""
         return OverlappedDecoder(context)
 
 

@@ -48,7 +48,7 @@ class StreamingDecoder(OnePassDecoder):
     def prefill(self, sequence: Sequence) -> bool:
         """Prefill a chunk of one window, then drop old KV cache entries. Return whether the prompt is finished.
 
-        A token attends at most to the sinks and two windows.
+        A token attends at most to the attention sinks and two windows.
         """
         self._set_retention(sequence)
         return prefill_chunk(sequence, self.context, self._window(sequence))
@@ -60,7 +60,7 @@ class StreamingDecoder(OnePassDecoder):
         self._note_cut(sequence)
 
     def change(self, sequence: Sequence, settings: Settings) -> None:
-        """Apply a new window size from the next round on. Dropped KV cache entries are not computed again."""
+        """Apply a new attention window from the next round on. Dropped KV cache entries are not computed again."""
         super().change(sequence, settings)
         self._note_cut(sequence)
 
@@ -79,7 +79,7 @@ class StreamingDecoder(OnePassDecoder):
         slot.retention.after_commit(target.cache, slot)
 
     def _window(self, sequence: Sequence) -> int:
-        """Return the window size in tokens: the chosen size, or the largest with which prefill fits the context."""
+        """Return the attention window in tokens: the chosen one, or the largest with which prefill fits the context."""
         params = self._params(sequence)
         return max(1, min(params.window, (self.models.target.context - params.sinks - 1) // 2))
 

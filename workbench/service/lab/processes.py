@@ -38,7 +38,7 @@ def identity(pid: int) -> dict[str, Any]:
 
 
 def find(noted: Mapping[str, Any]) -> psutil.Process | None:
-    """Return the process with a given identity; None if it has ended, even if another process now has its id."""
+    """Return the process with a given identity (id, start time); None if it has ended, even if its id is reused."""
     try:
         process = psutil.Process(noted["pid"])
         current = identity(noted["pid"])

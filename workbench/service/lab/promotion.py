@@ -1,4 +1,4 @@
-"""Promote a head from the lab, so that the app drafts with a copy of it, as with the option `--head`.
+"""Promote a head from the Lab tab, so that the app drafts with a copy of it, as with the option `--head`.
 
 A file in the training run's folder records the promotion.
 """
@@ -32,7 +32,7 @@ def promote(run: LabRun, runs: Sequence[LabRun], heads: Path, prefer_heads: Pref
 
     Args:
         run: training run of the head.
-        runs: all training runs; an earlier promoted head of the same kind and target is demoted.
+        runs: all training runs; the app stops drafting with an earlier head of the same kind and target.
         heads: folder for copies of promoted heads.
         prefer_heads: function that makes the backend draft with the head.
 
@@ -69,7 +69,7 @@ def demote(run: LabRun, heads: Path, prefer_heads: PreferHeads) -> dict[str, Any
 
 
 def promoted_folder(run: LabRun) -> str:
-    """Return the folder of the promoted head of a training run; "" if none is promoted, or the record is unreadable."""
+    """Return the folder of the head of a training run with which the app drafts; "" if none or unknown."""
     try:
         folder = json.loads((run.folder / PROMOTED_AT).read_text(encoding="utf-8"))["folder"]
         return folder if isinstance(folder, str) else ""
@@ -78,7 +78,7 @@ def promoted_folder(run: LabRun) -> str:
 
 
 def restore_promotions(runs: Sequence[LabRun], prefer_heads: PreferHeads) -> list[str]:
-    """After a restart of the app, promote the heads that were promoted before.
+    """After a restart of the app, draft again with the heads of training runs that it used before.
 
     If a head can no longer be used, the record of its promotion is deleted.
 
@@ -102,7 +102,7 @@ def restore_promotions(runs: Sequence[LabRun], prefer_heads: PreferHeads) -> lis
 
 
 def _end(run: LabRun, folder: str, heads: Path, prefer_heads: PreferHeads) -> None:
-    """Stop drafting with the promoted head of a training run, and delete the copy.
+    """Stop drafting in the app with a training run's head, and delete the app's copy of it.
 
     A folder outside `heads` is never deleted.
     """

@@ -1,4 +1,4 @@
-"""Read a training run of the lab from its folder: request, progress, results, and reason of its end."""
+"""Read a training run of the Lab tab from its folder: request, progress, results, and reason of its end."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from workbench.trace.files import write_atomically
 from workbench.trace.ids import is_id, new_id
 
 ENV = "WORKBENCH_LAB"
-"""Environment variable with the lab's folder: training runs, training data and promoted heads."""
+"""Environment variable with the Lab tab's folder: training runs, training data, and heads with which the app drafts."""
 NICE = 10
 GRACE_S, LEAVING_S = 60.0, 10.0
 """Seconds in which a stopped training must finish its step and save a checkpoint.
@@ -43,7 +43,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def default_lab() -> Path:
-    """Return the folder of the lab: `WORKBENCH_LAB`, or by default a folder next to that of the saved traces."""
+    """Return the Lab tab's folder: `WORKBENCH_LAB`, or by default a folder next to that of the saved traces."""
     from workbench.trace.store import default_folder  # imports Polars
 
     variable = os.environ.get(ENV)
@@ -54,7 +54,7 @@ class Lab:
     """Training runs in a folder, and the process that trains one of them.
 
     Args:
-        folder: folder of the lab, created with the first run; None: `default_lab()`.
+        folder: folder of the Lab tab's training runs, created with the first run; None: `default_lab()`.
         command: command line that starts a training; by default `workbench train` with the current Python interpreter.
     """
 
@@ -67,7 +67,7 @@ class Lab:
     # -- runs ----------------------------------------------------------------------------------------------------
 
     def runs(self) -> list[LabRun]:
-        """Return all training runs of the lab, newest first, including those that other processes started."""
+        """Return all training runs of the Lab tab, newest first, including those that other processes started."""
         self._poll_processes()
         return [LabRun(path.parent) for path in sorted(self.folder.glob("runs/*/run.json"), reverse=True)]
 
@@ -91,7 +91,7 @@ class Lab:
         return next((run for run in self.runs() if run.is_training), None)
 
     def rate(self, target: str) -> float | None:
-        """Return the speed at which a target last generated training data in this lab.
+        """Return the speed at which a target last generated training data for the Lab tab.
 
         The speed is in tokens per second; None if it is unknown.
         """
@@ -165,7 +165,7 @@ class Lab:
         return run
 
     def delete(self, run_id: Any, prefer_heads: PreferHeads = lambda *_: 0) -> None:
-        """Delete a training run with its curves and its head; if the head is promoted, stop drafting with it.
+        """Delete a training run with its curves and its head; if the app drafts with this head, stop that.
 
         Args:
             run_id: id of the training run.
@@ -207,7 +207,7 @@ class Lab:
             )
 
     def restore_promotions(self, prefer_heads: PreferHeads) -> list[str]:
-        """Promote the heads that were promoted when the app last ended, and return their folders."""
+        """Draft again with the heads that the app used when it last ended, and return their folders."""
         if not self.folder.is_dir():
             return []
         with contextlib.ExitStack() as stack:
@@ -230,9 +230,9 @@ class Lab:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Context manager that holds the lab's lock.
+        """Context manager that holds the lock of the Lab tab's folder.
 
-        So only one thread of one app changes the lab's training runs and heads at a time.
+        So only one thread of one app changes its training runs and heads at a time.
 
         Raises:
             WorkbenchError: the folder cannot be written.
@@ -250,7 +250,7 @@ class Lab:
 
     @contextlib.contextmanager
     def _locked_without_training(self) -> Iterator[None]:
-        """Context manager that holds the lab's lock, and raises an error if a training run is in progress.
+        """Context manager that locks the Lab tab's folder, and raises an error if a training run is in progress.
 
         Raises:
             CapacityError: a training run is in progress.
@@ -322,7 +322,7 @@ class Lab:
 
 
 def _identity(pid: int) -> dict[str, Any]:
-    """Return the identity of a child process; if it has already ended, an identity that matches no process."""
+    """Return the identity (id, start time) of a child process; if it has ended, one that matches no process."""
     try:
         return processes.identity(pid)
     except psutil.Error:

@@ -1,4 +1,4 @@
-"""Check requests to train a head in the lab: kind of head, target and budget. This module imports no PyTorch."""
+"""Check requests to train a head in the Lab tab: kind of head, target and budget. This module imports no PyTorch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOSSES = (
     "smooth_l1:1+ce_soft:0.1",
 )  # fmt: skip
 FIRST = "eagle-3"
-"""Kind of head that the lab trains by default."""
+"""Kind of head that the Lab tab trains by default."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class TrainingRequest:
-    """Request for training a head in the lab.
+    """Request for training a head in the Lab tab.
 
     Attributes:
         head: name of the training recipe, which is the kind of head.
@@ -105,7 +105,7 @@ class TrainingRequest:
 
 @cache
 def heads() -> dict[str, str]:
-    """Return the titles of the heads that the lab can train, by kind."""
+    """Return the titles of the heads that the Lab tab can train, by kind."""
     titles = {
         name: next((m.title for m in method_info.methods() if name in m.needs), name)
         for name in method_info.trainable_heads()
