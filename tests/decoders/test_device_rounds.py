@@ -178,7 +178,7 @@ def test_a_long_queued_sequence_moves_with_all_entries_of_the_draft_model() -> N
     sampling = SamplingParams(temperature=0.7)
 
     def run(engine: Engine) -> Trace:
-        other = engine.submit(Request(PROMPT, METHODS["plain"], sampling, 130, 1, stop_at_eos=False))
+        other = engine.submit(Request(PROMPT, METHODS["plain"], sampling, 90, 1, stop_at_eos=False))
         sequence = engine.submit(Request(PROMPT, METHODS["chain"], sampling, 420, 2, stop_at_eos=False))
         while sequence.status not in ENDED:
             engine.step()
