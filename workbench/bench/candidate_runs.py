@@ -248,7 +248,7 @@ class CandidateRuns:
         )  # fmt: skip
 
     def _choices(self, contenders: Iterable[Candidate]) -> list[RankedMethod]:
-        """Return the measured figures of the given contenders, without those that have no measured speed-up yet."""
+        """Return the measured metrics of the given contenders, without those that have no measured speed-up yet."""
         disturbed = self.disturbed
         choices = [self._choice(contender, disturbed) for contender in contenders]
         return [choice for choice in choices if choice.speedup is not None]

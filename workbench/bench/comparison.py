@@ -1,4 +1,4 @@
-"""A comparison of lanes (methods with settings): plan, recorded runs and figures, as plain data for display."""
+"""A comparison of lanes (methods with settings): plan, recorded runs and metrics, as plain data for display."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class LaneRuns:
         lane: method with its settings.
         name: name for display, unique in a comparison.
         added: whether the lane is plain decoding that was added automatically as the reference.
-        samples: figures of each run by (prompt, repetition).
+        samples: metrics of each run by (prompt, repetition).
         traces: by prompt, the trace of the run that the race (a replay of all lanes side by side) shows; see
             `comparison_figures.most_typical_repeat`.
         selected_repeat: by prompt, the number of the repetition whose run the race shows.
@@ -65,7 +65,7 @@ class LaneRuns:
     _runs: dict[tuple[int, int], Trace] = field(default_factory=dict)
 
     def add_run(self, prompt: int, repeat: int, trace: Trace, seconds: float) -> None:
-        """Store the figures of a run of this lane, and for now its trace.
+        """Store the metrics of a run of this lane, and for now its trace.
 
         The race, a replay of all lanes, may still select any repetition; traces that are not selected are discarded
         later.
@@ -89,7 +89,7 @@ class LaneRuns:
 
 @dataclass(slots=True)
 class Comparison:
-    """Comparison of lanes (methods with settings) on prompts; all figures are computed from the recorded runs.
+    """Comparison of lanes (methods with settings) on prompts; all metrics are computed from the recorded runs.
 
     Attributes:
         plan: common settings of the lanes.
@@ -123,7 +123,7 @@ class Comparison:
 
     @property
     def figures(self) -> dict[str, dict[str, Any]]:
-        """Return each lane's figures: speedup, tokens_per_second, tau, acceptance_rate, ms_per_token, counts."""
+        """Return each lane's metrics: speedup, tokens_per_second, tau, acceptance_rate, ms_per_token, counts."""
         return {lane["name"]: lane["figures"] for lane in partial_figures(self)["lanes"]}
 
     @property
@@ -132,7 +132,7 @@ class Comparison:
         return {lane.name: lane.traces[0] for lane in self.lanes if 0 in lane.traces}
 
     def to_wire(self, traces: bool = False) -> dict[str, Any]:
-        """Return the comparison with its runs and figures as plain JSON.
+        """Return the comparison with its runs and metrics as plain JSON.
 
         Args:
             traces: whether to include the traces that the race (a replay of all lanes) shows.

@@ -69,7 +69,7 @@ class Finding:
         method: registry name of the method.
         promise: promise of the method.
         claim: statement that was tested.
-        verdict: "pass", "fail" (including a test that tested nothing), "measured" (nothing was promised: the figure is
+        verdict: "pass", "fail" (including a test that tested nothing), "measured" (nothing was promised: the metric is
             reported) or "skipped".
         detail: the evidence, in a few words.
         seconds: duration of the test.

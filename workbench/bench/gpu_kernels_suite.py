@@ -133,7 +133,7 @@ def run_suite(
 
 
 def page(report: dict[str, Any]) -> str:
-    """Return the main figures of the GPU kernel suite's report as Markdown."""
+    """Return the main metrics of the GPU kernel suite's report as Markdown."""
     parts = [
         _table("Blocks", report, "blocks", ("block", "status", "s", "box_s")),
         _table(

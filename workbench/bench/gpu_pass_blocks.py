@@ -244,7 +244,7 @@ def _measure_loops(
 ) -> list[dict[str, Any]]:
     """Measure a method in both loops: each round is read at once, or one round late. See `_measure_method`.
 
-    The second figure is left out for methods whose rounds the host must read at once. `same_tokens` says whether its
+    The second metric is left out for methods whose rounds the host must read at once. `same_tokens` says whether its
     texts equal those of the first.
     """
     host, texts = _measure_method(models, configured, prompts, temperature, tokens, run, rounds_late=0)
@@ -268,7 +268,7 @@ def _measure_method(
     """Measure engine steps of some sequences until the first of them ends; prefill and first steps are left out.
 
     Returns:
-        Figures; and the tokens of each sequence.
+        Metrics; and the tokens of each sequence.
     """
     engine = Engine(models, max_sequences=len(prompts), rounds_late=rounds_late)
     sampling = SamplingParams(temperature=temperature)

@@ -1,7 +1,7 @@
 """Host overhead of drafting: time of `propose` and `observe` of drafters without a net of their own, by context length.
 
 For `rest`, which drafts from a datastore, also by the size of the datastore. No model runs: the text of a round is from
-this project's own texts, and the target's top tokens are random. So the figures hold for any target. Drafters that run
+this project's own texts, and the target's top tokens are random. So the metrics hold for any target. Drafters that run
 layers of the target are not measured.
 """
 

@@ -18,7 +18,7 @@ ESTIMATES = (
     "speedup_vs_autoregressive", "call_speedup_vs_autoregressive", "speedup_vs_hf", "hf_plain_part",
     "hf_speculation_part",
 )  # fmt: skip
-"""Columns of a bench's table that contain a figure with its interval (`Estimate`)."""
+"""Columns of a bench's table that contain a metric with its interval (`Estimate`)."""
 HF_BASELINE = "hf-generate"
 COUNTERPARTS = {"draft-model": "hf-assisted", "prompt-lookup": "hf-prompt-lookup"}
 """Hugging Face counterparts by method; methods that are not listed are compared with plain `generate`."""
@@ -26,7 +26,7 @@ COUNTERPARTS = {"draft-model": "hf-assisted", "prompt-lookup": "hf-prompt-lookup
 
 @dataclass(slots=True)
 class BenchRow:
-    """Row of a bench's table: the figures of one method. Shares are 0 to 1; a time's name gives its unit.
+    """Row of a bench's table: the metrics of one method. Shares are 0 to 1; a time's name gives its unit.
 
     Attributes:
         method: registry name, or `hf-…`, `llama.cpp…`.

@@ -1,7 +1,7 @@
 """Compare two saved runs, or two groups of runs: differences with 95 % intervals, or reasons why they do not compare.
 
 Only prompts that both groups ran count, and runs are paired by prompt, as on the page Compare. All pages use the same
-estimators: `trace.speedup` for speeds, `bench.statistics` for other figures.
+estimators: `trace.speedup` for speeds, `bench.statistics` for other metrics.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def compare_runs(first: Sequence[Trace], second: Sequence[Trace]) -> dict[str, A
 
     Args:
         first: runs of one group.
-        second: runs of the other group, the reference: figures are first / second or first − second.
+        second: runs of the other group, the reference: metrics are first / second or first − second.
 
     Returns:
-        `problems`: reasons why the groups are not comparable (if there are any, there are no figures); `notes`: limits
+        `problems`: reasons why the groups are not comparable (if there are any, there are no metrics); `notes`: limits
         of the comparison; `prompts`: number of prompts that both ran; `figures`: by name, `value`, `low`, `high`, `n`
         (prompts), and `verdict`. `speed` is the ratio of tokens per second; `tau` and `acceptance_rate` are
         differences, first − second. An interval needs several prompts; without one, `low` is None and `verdict` states

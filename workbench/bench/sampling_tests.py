@@ -97,7 +97,7 @@ def check_distribution(
     not tested, but listed.
 
     Args:
-        method: method from the registry. An approximate method gets a measured figure, since it does not promise the
+        method: method from the registry. An approximate method gets a measured metric, since it does not promise the
             distribution; any other method passes or fails.
         models: models to run on.
         test: sampling parameters, and number of first tokens.

@@ -6,7 +6,7 @@ choice, one choice per repetition, and `accept_lengths` are the tokens of every 
 corrected or bonus token. `datasets` reads the questions (suite `spec-bench`). Source: Xia et al. 2024,
 arXiv:2401.07851, github.com/hemingkx/Spec-Bench, evaluation/eval.py and speed.py.
 
-Speed-ups are those of `workbench.trace.speedup`: a question is a prompt, a choice a repeat. Spec-Bench's own figure is
+Speed-ups are those of `workbench.trace.speedup`: a question is a prompt, a choice a repeat. Spec-Bench's own metric is
 reported too, under its name: total tokens / total time of the first choices, divided by the baseline's quotient. Its
 speed.py counts a method's generated tokens, but tokenises the baseline's text again to count its tokens; here both
 counts are those in the files.

@@ -57,7 +57,7 @@ class Step:
         return {name: getattr(self, name) for name in NUMBERS}
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the progress of a comparison as plain JSON for the page, with the figures so far.
+        """Return the progress of a comparison as plain JSON for the page, with the metrics so far.
 
         It also contains the race (replay of all lanes) on the current prompt; the last step contains the whole
         comparison.

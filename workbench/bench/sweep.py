@@ -108,7 +108,7 @@ class Update:
         raise KeyError(values)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return one table row per cell that is done or failed: its axis values, its settings and its figures."""
+        """Return one table row per cell that is done or failed: its axis values, its settings and its metrics."""
         entries = []
         for cell in self.cells:
             result = self.results[cell.id]

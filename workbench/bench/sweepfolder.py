@@ -36,14 +36,14 @@ class Result:
         id: id of the cell, from its settings.
         state: waiting, running, done or failed.
         text: progress while it runs.
-        figures: by metric: value, low, high (95 %), n; None if a denominator is 0. While the cell runs, the figures
+        figures: by metric: value, low, high (95 %), n; None if a denominator is 0. While the cell runs, the metrics
             of its runs so far.
         error: reason of the failure; empty if there is none.
         seconds: duration of the measurement.
         run: id of the run in the sweep's store that is saved as the cell's trace.
         worker: name of the worker that measured the cell.
         machine: machine and date of the measurement.
-        conditions: everything that affects a figure besides the settings, see `workbench.bench.conditions`; None: not
+        conditions: everything that affects a metric besides the settings, see `workbench.bench.conditions`; None: not
             recorded.
     """
 

@@ -412,7 +412,7 @@ class TextLab:
 
         A setting passes if it retains enough of the exact verifier's right answers. Settings are tried in order until
         one does not pass. This fixed sequence of tests needs no correction for multiple testing. If the first setting
-        does not pass, the figure of this setting is returned.
+        does not pass, the metric of this setting is returned.
 
         Args:
             settings: parameters of the approximate verifier, the strictest first.

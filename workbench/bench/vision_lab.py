@@ -85,7 +85,7 @@ class VisionLab:
         return _traces(name)
 
     def mean(self, values: Sequence[float]) -> Measurement:
-        """Return a measurement: the mean of a figure over scenes, given one value per scene."""
+        """Return a measurement: the mean of a metric over scenes, given one value per scene."""
         return Measurement.of(mean(values), f"{self.setting}; mean over scenes")
 
     def ratio_of_quotients(self, numerator: Quotient, denominator: Quotient) -> Measurement:

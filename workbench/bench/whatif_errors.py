@@ -1,4 +1,4 @@
-"""The measured error of each what-if prediction, from the saved pairs of predicted and measured figures. No PyTorch.
+"""The measured error of each what-if prediction, from the saved pairs of predicted and measured values. No PyTorch.
 
 `workbench.bench.whatif_suite` measures the pairs.
 """
@@ -26,7 +26,7 @@ PREDICTIONS = {
     "iid": "τ of K draft levels, from a constant acceptance rate",
     "formula": "speed-up by the formula from acceptance rate and costs",
 }
-"""Descriptions of the figures that what-if predictions predict, by the prediction's key."""
+"""Descriptions of the values that what-if predictions predict, by the prediction's key."""
 TIMED = ("speeds", "plain", "formula")
 """Keys of the what-if predictions of speeds, whose real runs need an idle machine. All others predict token counts."""
 

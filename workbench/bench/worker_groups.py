@@ -37,7 +37,7 @@ def result_of(cell: Cell, comparison: Comparison, seconds: float, worker: str) -
 
 
 def partial_estimates(cell: Cell, comparison: Comparison) -> dict[str, Any]:
-    """Return the figures of a sweep's cell from the runs so far; empty before both lanes have runs."""
+    """Return the metrics of a sweep's cell from the runs so far; empty before both lanes have runs."""
     lane, plain = _sides(cell, comparison)
     return estimates(lane, plain) if lane.samples and plain is not None else {}
 

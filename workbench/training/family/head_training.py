@@ -116,14 +116,14 @@ class TrainingSetup:
         on_progress: Callable[[float], None] = lambda _: None,
         **facts: Any,
     ) -> tuple[RunResult, Curve]:
-        """Train the head's net, and write its files at each checkpoint; return the figures and the learning curve.
+        """Train the head's net, and write its files at each checkpoint; return the metrics and the learning curve.
 
-        The learning curve consists of the first figure that `measure` returns.
+        The learning curve consists of the first metric that `measure` returns.
 
         Args:
             net: the net to train.
             step_losses: function that computes the losses of a step (`StepLosses`).
-            measure: function that returns figures on held-out answers, by name.
+            measure: function that returns metrics on held-out answers, by name.
             on_progress: function that is called before each step with the finished share of the run.
             facts: further entries of the head's `config.json`.
         """

@@ -108,7 +108,7 @@ class PipelineOptions:
 
 
 def run_pipeline(kind: str, options: PipelineOptions, report: Report) -> dict[str, Any]:
-    """Make a drafting head: answers of the target, hidden states, training, evaluation; return the training's figures.
+    """Make a drafting head: answers of the target, hidden states, training, evaluation; return the training's metrics.
 
     Args:
         kind: kind of the head.

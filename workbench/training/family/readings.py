@@ -135,7 +135,7 @@ class Readings:
 
 
 def make_readings(options: ReadingsOptions, report: Report) -> dict[str, Any]:
-    """Compute and store the target's hidden states over its answers (readings); return the figures.
+    """Compute and store the target's hidden states over its answers (readings); return the metrics.
 
     The computation ends when all answers or enough tokens are processed.
 

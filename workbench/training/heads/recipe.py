@@ -114,7 +114,7 @@ def trainable() -> dict[str, Head]:
 
 
 def train_vision_heads(options: VisionHeadOptions, report: Report) -> dict[str, Any]:
-    """Train the requested drafters and write them to folders in `options.out`; return their figures by method."""
+    """Train the requested drafters and write them to folders in `options.out`; return their metrics by method."""
     torch.set_num_threads(options.threads)
     target, processor = load_vision_model(options.target)
     train, held = prepare_dialogues(options, target, processor.tokenizer, report)

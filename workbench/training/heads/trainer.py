@@ -225,7 +225,7 @@ def train_net(
     image_share: Callable[[float], float] = lambda progress: 0.0,
     price: float = 0.0,
 ) -> tuple[FeatureNet, RunResult]:
-    """Train one feature drafter; return the drafter and the figures of the run.
+    """Train one feature drafter; return the drafter and the metrics of the run.
 
     Args:
         options: options of the training run.
