@@ -28,7 +28,7 @@ WARM_UP = 12
 The first run includes compiling and loading, the second shows how long a run takes.
 """
 WARM_UP_SHARE = 0.4
-"""Share of a recommendation's measuring time after which no further method is warmed up."""
+"""Share of the time for finding the fastest method after which no further method is warmed up."""
 MIN_CONTENDERS = 3
 """Smallest number of methods to measure, even if their first pass over the prompts takes longer than the given time."""
 IMPLAUSIBLE_FACTOR = 1.5
@@ -248,7 +248,7 @@ class CandidateRuns:
         )  # fmt: skip
 
     def _choices(self, contenders: Iterable[Candidate]) -> list[RankedMethod]:
-        """Return the measured metrics of the given contenders, without those that have no measured speed-up yet."""
+        """Return the metrics of the given contenders, without those that have no measured speed-up yet."""
         disturbed = self.disturbed
         choices = [self._choice(contender, disturbed) for contender in contenders]
         return [choice for choice in choices if choice.speedup is not None]

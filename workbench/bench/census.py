@@ -52,7 +52,7 @@ MEANINGS = {
 LARGEST = 10_000_000
 """Largest number of parameters of a model that the census builds."""
 PROMPTS = ((5, 9, 13, 9, 5, 9, 13, 21, 5, 9), tuple((3 + 7 * i) % 61 for i in range(24)))
-"""Token ids of two prompts: one that repeats itself, so that copying methods can draft, and one that does not."""
+"""Token ids of two prompts: one that repeats itself, for methods that copy from the text, and one that does not."""
 NEW_TOKENS = 16
 NOISE = 0.1
 """Noise that turns a copy of the target into its drafter, relative to the weights' standard deviation.
@@ -184,7 +184,7 @@ def save(entries: Sequence[Entry]) -> None:
 
 
 def read() -> dict[str, Any]:
-    """Return the saved board of model families."""
+    """Return the saved board (table of results) of model families."""
     return json.loads((board.folder() / f"{BOARD}.json").read_text(encoding="utf-8"))
 
 

@@ -25,10 +25,10 @@ NOT_MEASURED, NOT_MEASURABLE = "not measured yet", "not measurable here"
 MEASURED_VERDICTS = (IN_SIZE, IN_DIRECTION, INCONCLUSIVE, CONTRADICTED)
 """Verdicts on papers' claims that follow from a measured value."""
 VERDICTS = (*MEASURED_VERDICTS, BY_CONSTRUCTION, ANSWERS_LOST, NOT_MEASURED, NOT_MEASURABLE)
-"""All verdicts on the claims board, in the order of the board's table of counts."""
+"""All verdicts on papers' claims, in the order of the board's table of counts."""
 
 COLUMNS = {BUNDLED: "bundled pair", SMOLLM2.name: SMOLLM2.title}
-"""Columns of the claims board: the bundled models that a claim is designed for, and a real chat model."""
+"""Columns of the board of papers' claims: the bundled models that a claim is designed for, and a real chat model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def scale_of(target: str) -> Scale:
 
 
 def speedup_figure(estimate: Estimate | None, setting: str) -> Measurement:
-    """Return a speed-up as a value of the claims board.
+    """Return a speed-up as a measurement for the claims board.
 
     Older rows of the board have medians over prompts or means over scenes instead; their settings say so.
 
@@ -86,7 +86,10 @@ def speedup_figure(estimate: Estimate | None, setting: str) -> Measurement:
 
 
 def column_of(claim: Claim, target: str | None) -> str:
-    """Return the claims board's column for a target: `BUNDLED` for the claim's bundled target, else its name."""
+    """Return a target's column of the claims board (results on papers' claims).
+
+    It is `BUNDLED` for the claim's bundled target, else the target's name.
+    """
     return BUNDLED if target in (None, claim.home) else str(target)
 
 

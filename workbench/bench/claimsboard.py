@@ -30,7 +30,7 @@ BOARD = "claims"
 
 
 def save(claim: Claim, measured: Measurement, column: str = BUNDLED) -> None:
-    """Save the measured value of a paper's claim to a column of the claims board."""
+    """Save the measured value of a paper's claim to a column (target) of the claims board."""
     board.save(BOARD, claim.row(column), {"measured": asdict(measured)}, lambda saved: markdown(rows(saved)))
 
 
@@ -65,12 +65,12 @@ def measure_claims(
 def claim_entry(
     claim: Claim, measured: Measurement | None, column: str = BUNDLED, saved_row: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return the entry of a paper's claim in one column: its value and verdict, or the missing requirement.
+    """Return the entry of a paper's claim for one target: measured value and verdict, or the missing requirement.
 
     Args:
         claim: claim of a paper.
         measured: measured value; None if there is none.
-        column: one of `COLUMNS`, or the name of another target.
+        column: column of the claims board: one of `COLUMNS`, or the name of another target.
         saved_row: the saved row that contains the value.
     """
     lacking = claim.missing_requirement(column)
@@ -92,7 +92,7 @@ def claim_entry(
 
 
 def rows(saved_rows: dict[str, Any] | None = None) -> list[dict[str, Any]]:
-    """Return a dict for each claim of the claims board: the claim and its entry in the first column.
+    """Return a dict for each claim of a paper: the claim, and its entry in the board's first column.
 
     The entries of the other columns are the list `elsewhere`. Verdicts are computed again.
 
@@ -108,7 +108,7 @@ def rows(saved_rows: dict[str, Any] | None = None) -> list[dict[str, Any]]:
 
 
 def counts(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, int]]:
-    """Return the number of claims with each verdict, for each column of the claims board."""
+    """Return the number of claims with each verdict, for each column (target) of the claims board."""
     by_column: dict[str, dict[str, int]] = {}
     for column in (c for row in rows for c in _columns(row)):
         of_column = by_column.setdefault(column["column"], dict.fromkeys(VERDICTS, 0))
@@ -142,7 +142,7 @@ def format_figure(measured: dict[str, Any]) -> str:
 
 
 def markdown(rows: Sequence[dict[str, Any]]) -> str:
-    """Return the claims board as Markdown: counts of verdicts, claims with values, and how each was measured."""
+    """Return the board of papers' claims as Markdown: verdict counts, claims with values, and measurement details."""
     claim_columns: dict[str, Callable[[dict[str, Any]], str]] = {
         "method": lambda row: f"`{row['method']}`",
         "claim": lambda row: (
@@ -199,7 +199,7 @@ RULES = (
 
 
 def _count_of(verdict: str) -> Callable[[dict[str, Any]], str]:
-    """Return the function that formats a cell of the claims board's counts: number of claims with a verdict."""
+    """Return the function that formats an entry of the table of counts: the number of claims with this verdict."""
     return lambda row: str(row[verdict])
 
 
@@ -222,7 +222,7 @@ def _columns(row: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _cell(row: dict[str, Any], column: dict[str, Any]) -> str:
-    """Return a cell of the claims board as text: verdict, value, and the missing requirement or the explanation."""
+    """Return a claim's table cell as text: verdict, value, and the missing requirement or the explanation."""
     parts = [f"**{column['verdict']}**"]
     if column["measured"]:
         parts.append(format_figure(column["measured"]))

@@ -36,7 +36,7 @@ class Plan:
 
     @property
     def greedy(self) -> bool:
-        """Return whether all lanes decode greedily, at temperature 0."""
+        """Return whether all compared methods decode greedily, at temperature 0."""
         return not float(self.sampling.get("temperature", 0) or 0) > 0
 
 
@@ -65,7 +65,7 @@ class LaneRuns:
     _runs: dict[tuple[int, int], Trace] = field(default_factory=dict)
 
     def add_run(self, prompt: int, repeat: int, trace: Trace, seconds: float) -> None:
-        """Store the metrics of a run of this lane, and for now its trace.
+        """Store the metrics of a run of this lane (method with settings), and for now its trace.
 
         The race, a replay of all lanes, may still select any repetition; traces that are not selected are discarded
         later.
@@ -83,7 +83,7 @@ class LaneRuns:
             self.traces[prompt], self.selected_repeat[prompt] = self._runs[prompt, repeat], repeat
 
     def drop_unselected_traces(self, before: int) -> None:
-        """Discard the traces of all prompts before the index `before`, except the one per lane that the race shows."""
+        """Discard the traces of prompts before index `before`, except one per prompt that the replay shows."""
         self._runs = {key: trace for key, trace in self._runs.items() if key[0] >= before}
 
 
@@ -106,7 +106,7 @@ class Comparison:
     complete: bool = False
 
     def __getitem__(self, name: str) -> LaneRuns:
-        """Return a lane of the comparison by its name or its method.
+        """Return a lane (method with settings) of the comparison by its name or its method.
 
         Raises:
             KeyError: no lane has this name or method.
@@ -118,17 +118,17 @@ class Comparison:
 
     @property
     def reference(self) -> LaneRuns | None:
-        """Return the lane of plain decoding, the reference of all speed-ups."""
+        """Return the lane (method) of plain decoding, the reference of all speed-ups."""
         return next((lane for lane in self.lanes if lane.lane.is_plain and lane.samples), None)
 
     @property
     def figures(self) -> dict[str, dict[str, Any]]:
-        """Return each lane's metrics: speedup, tokens_per_second, tau, acceptance_rate, ms_per_token, counts."""
+        """Return the metrics by lane (method): speedup, tokens_per_second, tau, acceptance_rate, ms_per_token, counts."""
         return {lane["name"]: lane["figures"] for lane in partial_figures(self)["lanes"]}
 
     @property
     def traces(self) -> dict[str, Trace]:
-        """Return the traces of the first prompt by lane name, from the repetition that the race (a replay) shows."""
+        """Return each method's trace of the first prompt, by lane name, from the repetition that the race replays."""
         return {lane.name: lane.traces[0] for lane in self.lanes if 0 in lane.traces}
 
     def to_wire(self, traces: bool = False) -> dict[str, Any]:

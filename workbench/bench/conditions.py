@@ -1,9 +1,9 @@
-"""Conditions of a measurement: everything apart from the settings that changes a metric.
+"""Conditions of a measurement: everything apart from the settings that affects a measured value.
 
-Two metrics may appear in one sweep only if their conditions are the same: device, number formats, machine, versions,
-the weights of every model involved, and the measuring method. A machine is described by its processor, cores, threads,
-accelerator and system: two identical machines count as one. Its load is not part of the conditions; each result reports
-it.
+Two measured values may appear in one sweep only if their conditions are the same: device, number formats, machine,
+versions, the weights of every model involved, and the measuring method. A machine is described by its processor, cores,
+threads, accelerator and system: two identical machines count as one. Its load is not part of the conditions; each
+result reports it.
 """
 
 from __future__ import annotations

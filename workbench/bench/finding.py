@@ -1,4 +1,4 @@
-"""Prompts, settings and findings of the tests of a method's promise (greedy checks and sampling tests)."""
+"""Prompts, settings and results of the tests of a method's promise, such as exact output (greedy and sampled)."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Result of one test of a method's promise.
+    """Result of one test of a method's promise about its output.
 
     Attributes:
         method: registry name of the method.
         promise: promise of the method.
         claim: statement that was tested.
-        verdict: "pass", "fail" (including a test that tested nothing), "measured" (nothing was promised: the metric is
-            reported) or "skipped".
+        verdict: "pass", "fail" (including a test that tested nothing), "measured" (nothing was promised: the measured
+            value is reported) or "skipped".
         detail: the evidence, in a few words.
         seconds: duration of the test.
         kind: "greedy", "families", "distribution" (of sampled tokens), "availability", or "reference" (there is

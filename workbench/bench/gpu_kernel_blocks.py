@@ -84,7 +84,7 @@ class WeightKernel:
     adds: bool = False
 
     def splits(self, device: torch.device, tile: Tile) -> int:
-        """Return the number of programs that share the sum over the inputs: as in `GpuDecoder`, times `tile.splits`."""
+        """Return the number of programs among which the sum is split: that of `GpuDecoder`, times `tile.splits`."""
         from workbench.kernels.gpu.products import n_splits, programs_aimed_at
 
         usual = n_splits(self.rows, self.inputs, programs_aimed_at(device), tile.rows, tile.step)
@@ -338,7 +338,7 @@ def _compare(
 
 
 def product_in_float64(product: Product, x: Tensor, add: Tensor | None) -> Tensor:
-    """Compute a decoder's matrix product with its fused operations in float64: [T, o], for inputs [T, i]."""
+    """Compute a decoder's product in float64, with the operations fused with it (norm, gate, bias, sum): [T, o]."""
     x, pieces = x.double(), list[Tensor]()
     if product.norm_weight is not None:
         x = x * (x.square().mean(-1, keepdim=True) + product.eps).rsqrt() * product.norm_weight.double()

@@ -5,8 +5,8 @@ The report is one JSON object; after each block its file is written again. All t
 
 - `block` of an entry: the block that measured it. `complete`: whether the run reached its end. `settings`: `toy`,
   `dtype`, `shapes`, device.
-- `blocks[]`: `block`, `status` (done, cut, failed, skipped), `s`, `box_s`, `date`. `skipped[]`: `block`, `why`; also
-  failed blocks, with their error, and what is not built yet.
+- `blocks[]`: `block`, `status` (done, cut by the time limit, failed, skipped), `s` (duration), `box_s` (time limit),
+  `date`. `skipped[]`: `block`, `why`; also failed blocks, with their error, and what is not built yet.
 - `machine`: facts of `machine_facts`, versions, clocks; `interpreted`: the kernels ran in Triton's interpreter, whose
   times say nothing about speed. `rates`: `copy_bytes_per_s` (reads and writes of a large copy), `read_bytes_per_s` (a
   sum), `matmul_flops_per_s` and its `matmul_dtype`. All shares `share_copy` are of the copy rate.

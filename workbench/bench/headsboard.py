@@ -60,7 +60,7 @@ def measure(
     tokens: int = TOKENS,
     progress: interleaved_measurement.Progress | None = None,
 ) -> Row | None:
-    """Measure all drafting heads of a target, and return the board's row; None if Ctrl-C ended the measurement.
+    """Measure a target's drafting heads; return the row for the heads board, or None if Ctrl-C ended the measurement.
 
     Args:
         models: the target with its heads.

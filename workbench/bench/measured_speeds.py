@@ -113,7 +113,7 @@ def _workloads(target: str) -> Iterator[tuple[str, str, str, Runs, Runs]]:
 
 
 def _heads(target: str) -> Iterator[tuple[str, str, str, Runs, Runs]]:
-    """Yield for each head on the heads board: its method, board, date, the head's runs, runs of plain decoding."""
+    """Yield for each measured drafting head: its method, board, date, the head's runs, runs of plain decoding."""
     for row in boardfiles.read("heads").values():
         if row["target"] == target:
             plain = head_runs(row, row["plain"])

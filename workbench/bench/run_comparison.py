@@ -20,10 +20,10 @@ NOT_ALTERNATED = (
     "The Compare page measures alternately."
 )
 FIGURES = {"tau": ("tokens", "rounds"), "acceptance_rate": ("accepted", "tested")}
-"""Figures that are quotients of sums over runs: names of numerator and denominator in `trace.metrics.summary`."""
+"""Metrics that are quotients of sums over runs: names of numerator and denominator in `trace.metrics.summary`."""
 
 ByPrompt = Mapping[int, Sequence[dict[str, Any]]]
-"""Summaries of saved runs by the number of their prompt, in the order in which the runs were made."""
+"""Summaries of saved runs by prompt index; the runs of a prompt are in the order in which they were made."""
 
 
 def compare_runs(first: Sequence[Trace], second: Sequence[Trace]) -> dict[str, Any]:

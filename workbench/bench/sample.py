@@ -81,7 +81,7 @@ class Contender(Protocol):
 
     @property
     def promise(self) -> str:
-        """Return the contender's promise about its output, such as "exact"."""
+        """Return the contender's promise about its output, such as "exact" (the target's distribution)."""
         ...
 
     @property

@@ -74,12 +74,12 @@ def acceptance_of(samples: Iterable[Sample]) -> float | None:
 
 
 def speedup_of(lane: LaneRuns, plain: LaneRuns | None) -> Estimate | None:
-    """Return the speed-up of a lane over plain decoding, without prefill."""
+    """Return the speed-up of a lane (method with settings) over plain decoding, without prefill."""
     return None if plain is None else speedup(rates(lane.samples.values()), rates(plain.samples.values()))
 
 
 def speedups(lane: LaneRuns, plain: LaneRuns | None) -> list[float]:
-    """Return the speed-ups of a lane over plain decoding, one value per prompt and repeat that both have."""
+    """Return the speed-ups of a lane (method) over plain decoding, one value per prompt and repeat that both have."""
     ratios = {} if plain is None else pair_ratios(rates(lane.samples.values()), rates(plain.samples.values()))
     return [ratio for of_prompt in ratios.values() for ratio in of_prompt]
 

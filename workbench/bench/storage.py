@@ -28,7 +28,7 @@ from workbench.trace import metrics
 from workbench.trace.events import Trace
 
 PROMPTS, TOKENS = 40, 64
-"""Number of prompts on which τ of two stored forms is compared, and length limit of a run in tokens."""
+"""Number of prompts on which τ with float16 and with int8 weights is compared, and length limit of a run in tokens."""
 DRAFT, IMAGE_DRAFT = "draft-model", "vlm-draft"
 """Names of the methods with which a draft model is measured: for a text target, and for a target with images."""
 Progress = Callable[[int, int], None]

@@ -110,7 +110,7 @@ class Store(Protocol[C_contra, R_co]):
         ...
 
     def save(self, cell: C_contra, result: Any) -> R_co:
-        """Store the result of a cell that a runner returned; return the result that the study keeps."""
+        """Store a cell's result, as the runner returned it; return the result in the form that the study keeps."""
         ...
 
 
@@ -163,7 +163,7 @@ class JsonLines(Generic[R]):
                 self._results[entry["key"]] = decode(entry["result"])
 
     def load(self, cell: Any) -> R | None:
-        """Return the stored result of a study's cell; None if the file has no result with the same settings."""
+        """Return the stored result of a cell (measurement); None if the file has no result with the same settings."""
         return self._results.get(fingerprint(cell, self._settings))
 
     def save(self, cell: Any, result: R) -> R:
@@ -206,11 +206,11 @@ class Rows(Generic[C]):
     save_row: Callable[[str, Any], None] = lambda key, row: None
 
     def load(self, cell: C) -> Any:
-        """Return the finished row of a study's cell; None if the cell must be measured."""
+        """Return the finished row of a study's cell (one measurement); None if the cell must be measured."""
         return self.finished.get(self.key(cell))
 
     def save(self, cell: C, result: Any) -> Any:
-        """Save the row that was measured for a study's cell."""
+        """Save the row that was measured for a study's cell (one measurement)."""
         self.save_row(self.key(cell), result)
         return result
 
@@ -341,7 +341,7 @@ class Study(Generic[C, R]):
         yield from self._runner(self._remaining(), stopped)
 
     def _remaining(self) -> Iterator[C]:
-        """Yield each cell of the study without a result once, except the cells of contenders that have failed."""
+        """Yield each cell (measurement) without a result once, except the cells of contenders that have failed."""
         seen = set[Any]()
         for cell in self._cells:
             key = self._key(cell)

@@ -263,5 +263,5 @@ def load_updates(sweep_folder: SweepFolder) -> list[Update]:
 
 
 def _conditions_key(result: Result) -> str:
-    """Return a key of the conditions of a result, without the models' weights, which an axis of the sweep may vary."""
+    """Return a key of a result's measuring conditions, without the weights, which an axis of the sweep may vary."""
     return canonical_json(result.conditions and {**result.conditions, "weights": None, "drafter_dtype": None})

@@ -43,8 +43,8 @@ class Result:
         run: id of the run in the sweep's store that is saved as the cell's trace.
         worker: name of the worker that measured the cell.
         machine: machine and date of the measurement.
-        conditions: everything that affects a metric besides the settings, see `workbench.bench.conditions`; None: not
-            recorded.
+        conditions: everything that affects a measured value besides the settings, see `workbench.bench.conditions`;
+            None: not recorded.
     """
 
     id: str
@@ -152,7 +152,7 @@ class SweepFolder:
     def load(self, cell: str, conditions: Mapping[str, Any] | None) -> Result | None:
         """Return a cell's result that was measured under these conditions; None if no such result can be read.
 
-        Unknown conditions (None) never match.
+        Conditions are device, versions, weights, and so on. Unknown conditions (None) never match.
         """
         return None if conditions is None else _read(self._path(measurement_id(cell, conditions)))
 

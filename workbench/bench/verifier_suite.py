@@ -249,9 +249,10 @@ def _label(label: str) -> str:
 
 
 def table(report: dict[str, Any]) -> str:
-    """Return the verifier benchmark's report as a Markdown table, with a row per rule.
+    """Return the verifier benchmark's report as a Markdown table, with a row per verifier.
 
-    Columns are the milliseconds by vocabulary, and the shares of forward passes.
+    Columns: the verifier's milliseconds for each vocabulary size, and the time as a share of each target's forward
+    pass.
     """
     shared = {_label(name): s for name, s in report["shared"].items()}
     sizes = list(shared[DISTRIBUTION])

@@ -1,6 +1,6 @@
 """Measurements for the papers' claims about drafting with images: on the bundled vision-language models.
 
-τ is measured with greedy decoding on captions of held-out scenes; every drafter drafts the same number of levels. A
+τ is measured with greedy decoding on captions of held-out scenes; every drafter drafts to the same depth. A
 ratio of two settings is computed scene by scene.
 """
 
@@ -54,7 +54,7 @@ def _note(scenes: int, over: str) -> str:
 
 
 class _ImageContender(EngineContender):
-    """Contender that answers questions about images."""
+    """Contender (compared method) that answers questions about images."""
 
     def request(self, prompt: SceneQuestion) -> Request:
         return vision_suite.request(self.engine.models, prompt, self.configured)

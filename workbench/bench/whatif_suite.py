@@ -28,7 +28,7 @@ CHAINS: Mapping[str, Mapping[str, Any]] = {
     "draft-model": {"policy": "fixed"},
     "eagle-2": {"policy": "fixed", "grower": "chain"},
 }
-"""Methods whose runs are recorded for predictions: a draft model, and EAGLE's head, less accurate with depth."""
+"""Methods whose runs are recorded for predictions: a draft model, and EAGLE, whose accuracy falls with depth."""
 TREE: Mapping[str, Any] = {"policy": "fixed", "grower": "rsd-c", "branching": "2-2-2", "depth": WIDE_DEPTH, "nodes": 14}
 """Setting of `draft-tree` with two siblings at every position, whose τ is predicted."""
 Progress = Callable[[int, int, str], None]

@@ -263,7 +263,7 @@ def _is_held_out(n: int) -> bool:
 def weighted_loss(logits: Float[Tensor, " N"], accept_probs: Float[Tensor, " N"], weight: float) -> Float[Tensor, ""]:
     """Return the weighted mean cross-entropy of predicted acceptance (logits) and soft labels (`accept_probs`).
 
-    The share 1 − label of each drafted token, a rejection, has weight `weight`; the share label has weight 1.
+    In each token's loss, the rejection share 1 − label has weight `weight`; the acceptance share has weight 1.
 
     Example:
         >>> weighted_loss(torch.zeros(1), torch.tensor([0.5]), 6.0)  # ln 2, whatever the weights

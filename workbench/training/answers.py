@@ -137,7 +137,7 @@ def _exchanges(data: Path, per_task: int, seed: int) -> list[tuple[str, str, str
 
 
 def write_answers(options: AnswersOptions, report: Report) -> dict[str, Any]:
-    """Generate answers up to the requested number of tokens, pack them into token files, and return the metrics.
+    """Generate the requested number of answer tokens, pack the answers into token files, and return counts and time.
 
     Raises:
         ParameterError: the folder has answers generated with other options or for other prompts, or another process is

@@ -123,7 +123,7 @@ def masked_loss(
 
 
 def train_masked_diffusion(options: MaskedDiffusionOptions, report: Report) -> tuple[RunResult, dict[str, Any]]:
-    """Train the masked-diffusion model, write it to `options.out`, and return its metrics and facts for its card."""
+    """Train the masked-diffusion model, write it to `options.out`, and return metrics and facts for its card."""
     torch.set_num_threads(options.threads)
     tokenizer = load_tokenizer(bundled()[DEFAULT_TARGET])
     mask_token = token_id(tokenizer, MASK)

@@ -102,13 +102,13 @@ def training_recipe(
     card: Callable[[TrainedModel], str] | None = None,
     choose_options: Callable[[Mapping[str, Any]], type] | None = None,
 ) -> Recipe:
-    """Return a recipe that trains a model, and then writes metrics and card to its folder.
+    """Return a recipe that trains a model, and then writes metrics and model card to its folder.
 
     Args:
         name: name of the recipe.
         summary: one line about the recipe's result.
         options_class: dataclass of the recipe's options, with the model's folder as `folder` or `out`.
-        train: function that trains and writes the model, and returns its metrics, and facts for its card if any.
+        train: function that trains and writes the model, and returns its metrics, and facts for its model card if any.
         card: function that returns the text of the card below its title; None: `workbench train` writes no card.
         choose_options: function as in `Recipe.choose_options`.
     """

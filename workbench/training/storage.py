@@ -1,4 +1,4 @@
-"""Figures of int8 checkpoints: a target's answers with float16 and int8 weights, and a section of the model's card."""
+"""Comparison of a target's answers with float16 and int8 weights, and the section on it in the model card."""
 
 from __future__ import annotations
 

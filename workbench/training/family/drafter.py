@@ -229,7 +229,7 @@ def pad_and_stack(sequences: Sequence[Tensor]) -> Float[Tensor, "B n D"]:
 
 
 def train_chat_drafter(options: ChatDrafterOptions, report: Report) -> tuple[RunResult, dict[str, Any]]:
-    """Train a chat model's draft model, write it to `options.out`, and return its metrics and facts for its card."""
+    """Train a chat model's draft model, write it to `options.out`, and return metrics and facts for its card."""
     torch.set_num_threads(options.threads)
     teacher = load_teacher(options)
     readings = Readings(options.readings, device := teacher.lm_head.device)

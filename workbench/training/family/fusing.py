@@ -22,7 +22,7 @@ from workbench.training.family.head_training import TrainingSetup
 SCALE_TEXTS, MIN_SCALE = 64, 2.0**-10
 """Number of texts on which the sizes of hidden states are measured, and smallest size by which they are divided."""
 POSITIONS_PER_INPUT = 16
-"""Number of text positions per input value to which the initial fusion matrix is fitted."""
+"""Number of text positions, per dimension of the input, to which the initial fusion matrix is fitted."""
 RIDGE = 1e-3
 """Ridge term added to the mean square of each scaled input in the initial fusion's regression.
 

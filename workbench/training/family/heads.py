@@ -36,7 +36,7 @@ from workbench.training.loop import Report, RunResult
 
 
 def train_chat_heads(options: ChatHeadOptions, report: Report) -> tuple[RunResult, dict[str, Any]]:
-    """Train a chat model's heads of one kind and write them to their folder; return metrics, and facts for the card.
+    """Train a chat model's heads of one kind, and write them to their folder; return metrics and model card facts.
 
     Args:
         options: options of the kind of head, an instance of its `options_class`.

@@ -40,7 +40,7 @@ from workbench.training.tokenizer import token_id
 TEXT_ONLY_EVERY = 5
 """One batch of scenes in `TEXT_ONLY_EVERY` is used a second time without its images, as text-only data."""
 HELD_OUT_SCENES = 64
-"""Number of scenes that are held out for evaluation: the last scenes that the target answered."""
+"""Number of scenes held out for evaluation: the last ones about which the target answered questions."""
 HELD_OUT_ROWS = 16
 """Largest number of dialogues in a batch of the evaluation."""
 
