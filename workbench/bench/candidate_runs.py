@@ -193,7 +193,7 @@ class CandidateRuns:
     def _paired_runs(
         self, contender: Candidate, disturbed: Collection[tuple[int, int]]
     ) -> tuple[list[Sample], list[Sample]]:
-        """Return the runs of a contender and of plain decoding that share prompt and pass, without disturbed ones."""
+        """Return the undisturbed runs of a contender and of plain decoding with the same prompt and repeat."""
         runs = self.samples[contender.name]
         keys = {(s.prompt, s.repeat) for s in runs} & {(s.prompt, s.repeat) for s in self.plain}.difference(disturbed)
         paired, plain = ([s for s in side if (s.prompt, s.repeat) in keys] for side in (runs, self.plain))
@@ -254,7 +254,7 @@ class CandidateRuns:
         return [choice for choice in choices if choice.speedup is not None]
 
     def _choice(self, contender: Candidate, disturbed: Collection[tuple[int, int]]) -> RankedMethod:
-        """Return a contender's speed-up over plain decoding, τ and costs, from runs on the same prompts and passes."""
+        """Return a method's speed-up over plain decoding, τ and costs, from runs of the same prompts and repeats."""
         runs, plain_runs = self._paired_runs(contender, disturbed)
         totals, plain_totals = Totals.of(runs), Totals.of(plain_runs)
         rounds, plain_rounds = totals.ms_per_round("decode"), plain_totals.ms_per_round("decode")

@@ -123,7 +123,7 @@ class Comparison:
 
     @property
     def figures(self) -> dict[str, dict[str, Any]]:
-        """Return the metrics by lane (method): speedup, tokens_per_second, tau, acceptance_rate, ms_per_token, counts."""
+        """Return each lane's metrics: speedup, tokens_per_second, tau, acceptance_rate, ms_per_token, counts."""
         return {lane["name"]: lane["figures"] for lane in partial_figures(self)["lanes"]}
 
     @property

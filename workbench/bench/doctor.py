@@ -1,11 +1,11 @@
 """Diagnosis of differences between a greedy run and plain decoding: rounding errors or a bug.
 
 In half precision two ways of computing the same logits can round differently, so that texts diverge where two tokens
-are almost equally probable. The doctor decodes plainly at every position of the run's text. Wherever plain decoding
-would have generated another token, it decodes plainly again from that prefix in other ways: in one forward pass, and in
-passes as long as those of the run. Drafts and verifiers are not involved. If one of these ways generates the run's
-token, rounding explains the difference. If none does, it is a bug, unless the logits of the two tokens are closer than
-the rounding errors at this position.
+are almost equally probable. Plain decoding is computed at every position of the run's text. Wherever plain decoding
+would have generated another token, plain decoding from that prefix is computed again in other ways: in one forward
+pass, and in passes as long as those of the run. Drafts and verifiers are not involved. If one of these ways generates
+the run's token, rounding explains the difference. If none does, it is a bug, unless the logits of the two tokens are
+closer than the rounding errors at this position.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ class Lane:
         return cls(value["method"], params, drafter).checked()
 
     def checked(self) -> Lane:
-        """Return this method with settings, its values converted to the right types and without values at their defaults.
+        """Return this method with its values converted to the right types, and without values at their defaults.
 
         Raises:
             WorkbenchError: the registry has no such method, parameter or value.

@@ -33,7 +33,7 @@ TIMED = ("speeds", "plain", "formula")
 
 @dataclass(frozen=True, slots=True)
 class ErrorEstimate:
-    """Error of one kind of what-if prediction.
+    """Error of one kind of what-if prediction (of a run with other settings).
 
     Attributes:
         prediction: key of the prediction in `PREDICTIONS`.
@@ -93,7 +93,7 @@ def errors(rows: Mapping[str, Mapping[str, Any]] | None = None) -> dict[str, str
 
 
 def markdown(rows: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the board of the what-if predictions' errors as Markdown."""
+    """Return the errors of the what-if predictions (runs with other settings) as Markdown."""
     entries = [e for key in PREDICTIONS if key in rows and (e := error_of(key, rows[key])) is not None]
     columns: dict[str, Callable[[ErrorEstimate], Any]] = {
         "prediction": lambda e: PREDICTIONS[e.prediction],

@@ -37,7 +37,7 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True, slots=True)
 class PromptRuns:
-    """A prompt with the engine that runs methods on it greedily, to check what-if predictions."""
+    """A prompt with the engine that runs methods on it greedily, to check what-if predictions (of other settings)."""
 
     engine: Engine
     ids: list[int]

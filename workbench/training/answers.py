@@ -275,7 +275,7 @@ def encode_message(tokenizer: Any, message: str) -> list[int]:
 
 
 def _first_held(turns: abc.Sequence[tuple[int, str]], tokenizer: Any, longest: int) -> list[tuple[int, list[int]]]:
-    """Return the first `FIRST_HELD` held-out prompts as (number, token ids).
+    """Return the first `FIRST_HELD` held-out prompts as (prompt number, token ids).
 
     These prompts are answered before all other ones, so that even the shortest run has answers for evaluation.
     """
@@ -286,7 +286,7 @@ def _first_held(turns: abc.Sequence[tuple[int, str]], tokenizer: Any, longest: i
 def _encode_prompts(
     turns: abc.Sequence[tuple[int, str]], tokenizer: Any, longest: int
 ) -> Iterator[tuple[int, list[int]]]:
-    """Yield (number, token ids) of the training prompts that are not too long.
+    """Yield (prompt number, token ids) of the training prompts that are not too long.
 
     Every `SORT_WINDOW` prompts are sorted by length: sequences of equal length need no padding.
     """

@@ -143,7 +143,7 @@ def load_teacher(options: Any) -> Teacher:
     """Load the parts of the target that training uses (LM head, embedding, final norm) on the training device.
 
     Raises:
-        ParameterError: the readings come from another target or from other weights, or there are too few readings.
+        ParameterError: the readings (stored hidden states) come from another target or other weights, or are too few.
         ModelError: this machine does not have the device.
     """
     device = resolve_device(options.device)

@@ -55,7 +55,8 @@ def prepare_training(options: ChatHeadOptions, report: Report) -> tuple[ModuleTy
     """Return the training module of a kind of head, the training setup, and facts about the draft vocabulary.
 
     Raises:
-        ParameterError: the options do not suit this kind of head, or the readings are too few or of another target.
+        ParameterError: the options do not suit this kind of head, or the readings (stored hidden states) are too few or
+            of another target.
     """
     torch.set_num_threads(options.threads)
     if options.vocabulary < RANKS:
