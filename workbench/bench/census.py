@@ -189,7 +189,7 @@ def read() -> dict[str, Any]:
 
 
 def saved_entries() -> dict[str, Entry]:
-    """Return the saved census results by model family; empty if they are from another version of transformers."""
+    """Return the saved test results by model family; empty if they are from another version of transformers."""
     if not (board.folder() / f"{BOARD}.json").is_file() or read()["transformers"] != transformers.__version__:
         return {}
     return {name: Entry(**row) for name, row in board.read(BOARD).items()}

@@ -65,8 +65,8 @@ class Difference:
         plain: token of plain decoding.
         plain_text: text of the token `plain`.
         readings: next token of plain decoding after the equal prefix, computed in several ways.
-        rounding: size of rounding errors here, in logits: the largest difference between the leads of the ways, and at
-            least one step of the number format at this size of logit.
+        rounding: size of rounding errors here, in logits: the largest difference, between these ways, of the logit gap
+            of the two tokens, and at least one step of the number format at this size of logit.
         verdict: "numerics" if rounding explains the difference, else "bug".
     """
 

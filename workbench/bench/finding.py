@@ -108,7 +108,7 @@ def boundary_settings(
 
 
 def spread_order(settings: Sequence[ConfiguredMethod]) -> list[ConfiguredMethod]:
-    """Return a list of settings in another order, in which every prefix is spread over the whole list."""
+    """Reorder the settings so that the first k, for any k, are spread evenly over the whole list."""
     n = len(settings)
     step = next((k for k in range(round(n * 0.618), n) if math.gcd(k, n) == 1), 1)  # golden-section steps spread evenly
     return [settings[i * step % n] for i in range(n)]

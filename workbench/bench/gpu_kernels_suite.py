@@ -51,7 +51,7 @@ TOY = Shape("toy", hidden=64, inner=96, layers=2, heads=2, kv_heads=1, vocabular
 PASS_SIZES = (
     (1, 1, 256), (1, 6, 256), (1, 60, 256), (1, 1, 1000), (8, 1, 256), (8, 1, 1000), (64, 1, 256), (64, 1, 1000),
 )  # fmt: skip
-"""Sizes of the measured forward passes: (number of sequences, new tokens per sequence, committed tokens)."""
+"""Sizes of the measured forward passes: (number of sequences, new tokens per sequence, tokens in the KV cache)."""
 TOY_PASS_SIZES = ((1, 1, 20), (2, 3, 20))
 BATCHES, CONTEXTS = (1, 8, 64), (256, 1000)
 NOT_BUILT = {

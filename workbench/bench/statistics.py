@@ -74,7 +74,7 @@ def acceptance_of(samples: Iterable[Sample]) -> float | None:
 
 
 def speedup_of(lane: LaneRuns, plain: LaneRuns | None) -> Estimate | None:
-    """Return the speed-up of a lane (method with settings) over plain decoding, without prefill."""
+    """Return the speed-up of a lane (method with settings) over plain decoding; prefill time does not count."""
     return None if plain is None else speedup(rates(lane.samples.values()), rates(plain.samples.values()))
 
 

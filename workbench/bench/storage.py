@@ -88,7 +88,7 @@ def compare_storage(
 
 
 def _models_with(models: Models, folder: Path, label: str) -> Models:
-    """Return the models with the head or draft model of a folder; `label` separates the cached nets of both folders."""
+    """Return the models with the head or draft model of a folder; `label` keeps two folders' cached nets apart."""
     config = config_of(folder)
     kind = config.get("workbench_head")
     if kind is None:

@@ -333,7 +333,7 @@ class Study(Generic[C, R]):
         return (time.monotonic() - self._start) / n * (self.total - self.done)
 
     def restart_clock(self) -> None:
-        """Estimate the remaining time from later cells only, since warm-up runs are not typical."""
+        """Estimate the remaining time only from the cells after this call: warm-up runs before it are not typical."""
         self._start, self._first = time.monotonic(), self.done
 
     def _events(self, stopped: Callable[[], bool]) -> Generator[Event, None, None]:

@@ -172,7 +172,7 @@ def run(
 
 @dataclass(frozen=True, slots=True)
 class _CellStore:
-    """Store of a sweep's cells, in a folder if any; only cells measured under the workers' conditions count."""
+    """Store of a sweep's cells, in a folder if any; only cells measured under the same conditions (device, …) count."""
 
     folder: SweepFolder | None
     workers: WorkerGroup
@@ -216,7 +216,10 @@ def _measure_with_lock(
 
 
 def _load_finished(update: Update, study: Study[Cell, Result]) -> list[str]:
-    """Load finished cells that were measured under the workers' conditions; return the ids of the new ones."""
+    """Load finished cells that were measured under the workers' conditions; return the new cells' ids.
+
+    Conditions are device, versions, weights, and so on.
+    """
     new = list(dict.fromkeys(cell.id for cell in study.load()))
     update.results |= study.results
     update.kept += len(new)

@@ -239,7 +239,7 @@ def run_suite(
 
 
 def share(row: dict[str, Any], forward: dict[str, Any]) -> float | None:
-    """Return (time of a rule) / (time of a target's forward pass); None if the target's vocabulary was not measured."""
+    """Return a verifier's time / a target's forward pass time; None if this vocabulary size was not measured."""
     s = row["seconds"].get(str(forward["vocabulary"]))
     return None if s is None else s / forward["seconds"]
 

@@ -85,11 +85,11 @@ class VisionLab:
         return _traces(name)
 
     def mean(self, values: Sequence[float]) -> Measurement:
-        """Return a measurement: the mean of a metric over scenes, given one value per scene."""
+        """Return the measurement of a metric as the mean over scenes, given one value per scene."""
         return Measurement.of(mean(values), f"{self.setting}; mean over scenes")
 
     def ratio_of_quotients(self, numerator: Quotient, denominator: Quotient) -> Measurement:
-        """Return a measurement: the ratio of two quotients of sums over scenes; see `workbench.bench.statistics`."""
+        """Return the measurement of a ratio of two quotients of sums over scenes; see `workbench.bench.statistics`."""
         return Measurement.of(ratio_of_quotients(numerator, denominator), f"{self.setting}; over all rounds")
 
     def tau(self, name: str) -> Measurement:
