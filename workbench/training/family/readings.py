@@ -115,7 +115,7 @@ class Readings:
         return self._flat("ids")[start : start + length].astype(np.int64), n_prompt
 
     def hidden_states(self, name: str, row: int) -> Float[Tensor, "n D"]:
-        """Return an answer's hidden states in bfloat16: "features" (after the final norm) or "tap-6" (output of layer 6)."""
+        """Return an answer's hidden states in bfloat16: "features" (final norm) or "tap-6" (output of layer 6)."""
         _, start, _, length, _ = (int(x) for x in self.rows[row])
         values = self._flat(name)[start : start + length]
         return torch.from_numpy(values.copy()).view(torch.bfloat16).to(self.device)
