@@ -73,7 +73,7 @@ LONGEST_REASON = 200
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Result of the census for one model family.
+    """Result of the tests of one model family (census).
 
     Attributes:
         family: `model_type` of the family in transformers.

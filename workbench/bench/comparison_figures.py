@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 3
 """Version of comparisons as plain data. Version 1 had medians with quartiles; version 2 had τ and acceptance pooled
-over all tokens, next to geometric means. The page computes the metrics of older versions again from their runs."""
+over all tokens, next to geometric means. The web page computes the metrics of older versions again from their runs."""
 GRID = [i / 20 for i in range(21)]
 """Acceptance rates of the points of the break-even curve."""
 

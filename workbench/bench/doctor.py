@@ -115,7 +115,7 @@ class Diagnosis:
     """Comparison of a run with plain decoding.
 
     Attributes:
-        verdict: "identical"; "bug" if any position has this verdict; else "numerics".
+        verdict: "identical"; "bug" if any position has this verdict; else "numerics" (rounding errors).
         method: registry name of the run.
         dtype: number format of the target.
         tokens: number of tokens of the run.

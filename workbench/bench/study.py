@@ -226,7 +226,7 @@ def in_turn(
     Args:
         measure: function that measures a cell and returns its result, or a generator that yields progress and returns
             the result. `stopped` is checked between cells only.
-        failures: errors of a cell that do not end the study.
+        failures: types of errors that end the cell's measurement, but not the study.
     """
 
     def run(cells: Iterable[C], stopped: Callable[[], bool]) -> Iterator[Event]:

@@ -138,10 +138,11 @@ def sample_draft(kind: Sampling, q: Tensor, n: int = NODES, seed: int = 0, sibli
 def measure(
     timed: abc.Sequence[Case], vocabulary: int, device: torch.device, repeats: int, nodes: int = NODES
 ) -> tuple[dict[Case, float], dict[str, float]]:
-    """Return the seconds of each case and of the shared work; every repeat runs all cases, in changing order.
+    """Return the seconds of each case (verifier and draft) and of the shared work, which every case needs.
 
-    A rule computes everything that its round reads: the path, the token emitted at its end, and the distribution error
-    of tested nodes. The slower of two rounds counts: one that accepts as much as possible, one that accepts nothing.
+    Every repeat runs all cases, in changing order. A verifier computes everything that its round reads: the path, the
+    token emitted at its end, and the distribution error of tested nodes. The slower of two rounds counts: one that
+    accepts as much as possible, one that accepts nothing.
     """
     generator = torch.Generator().manual_seed(vocabulary)
     logits, draft_logits = (LOGIT_STD * torch.randn(2, nodes + 1, vocabulary, generator=generator)).to(device)

@@ -242,7 +242,7 @@ def _is_on_front(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> b
     """Return whether a setting is on the Pareto front: no other one is as good in both metrics and better in one.
 
     Args:
-        row: `discarded` and `passes` of the setting, both better if smaller.
+        row: numbers of `discarded` drafts and target `passes` of the setting, both better if smaller.
         rows: these metrics of all settings.
     """
     figures = row["discarded"], row["passes"]

@@ -45,7 +45,7 @@ def choose_capture_layers(options: Any, layers: int) -> tuple[int, ...]:
 
 
 def check_capture_layers(setup: TrainingSetup) -> tuple[int, ...]:
-    """Return the target's layers whose hidden states are fused, after a check that the readings contain them.
+    """Return the target's layers whose hidden states are fused; check that the readings (stored states) have them.
 
     Raises:
         ParameterError: the readings lack the hidden states of one of these layers.
