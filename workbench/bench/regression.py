@@ -6,7 +6,7 @@ a comparison controls the share of false alarms among the reported changes. A ch
 many prompts the test detects changes too small to matter.
 
 Speed is compared twice. The speed-up over plain decoding within the same session is not affected by a slower machine or
-a busy minute; tokens per second are, for plain decoding and for all other methods. Both are the geometric means of
+by other load; tokens per second are, for plain decoding and for all other methods. Both are the geometric means of
 `workbench.trace.speedup`, so that a report's metrics here equal those in its own tables; other metrics are medians over
 prompts.
 """
