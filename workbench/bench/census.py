@@ -60,7 +60,7 @@ NOISE = 0.1
 The noise is so small that drafts are often accepted.
 
 A wrong tree position is only visible in accepted drafts, and it changes few of a random model's top tokens: with 0.2,
-MPT's trees, which are normally refused, generated the same twelve tokens as `generate`.
+MPT's wrongly decoded trees, which the self-test rejects, generated the same twelve tokens as `generate`.
 """
 TREE, CHAIN = "draft-tree", "draft-model"
 WIDE = {"width": 6, "depth": 4, "nodes": 40}
