@@ -63,7 +63,7 @@ def conditions(
     """Return the conditions of a measurement in this process; None if the weights are not on this machine yet.
 
     Args:
-        lane: lane to measure; it determines the models involved.
+        lane: method with settings to measure; it determines the models involved.
         target: name of the target.
         drafter: name of the draft model that the lane would use, or None.
         device: the backend's device option.

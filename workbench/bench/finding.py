@@ -67,7 +67,7 @@ class Finding:
 
     Attributes:
         method: registry name of the method.
-        promise: promise of the method.
+        promise: promise of the tested method, such as "exact".
         claim: statement that was tested.
         verdict: "pass", "fail" (including a test that tested nothing), "measured" (nothing was promised: the measured
             value is reported) or "skipped".

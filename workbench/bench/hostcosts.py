@@ -125,7 +125,7 @@ def run_suite(
     stores: Sequence[int] = STORES,
     rounds: int = ROUNDS,
 ) -> dict[str, Any]:
-    """Measure all drafters at all context lengths, and `rest` with all store sizes.
+    """Measure all drafters at all context lengths, and `rest` with all datastore sizes.
 
     Args:
         tokenizer: tokenizer of the texts.
@@ -133,7 +133,7 @@ def run_suite(
         save: function that is called with the report after every measurement; an interrupted suite can continue.
         progress: function that is called with the name of the current measurement.
         contexts: context lengths, in tokens.
-        stores: store sizes, in tokens.
+        stores: datastore sizes, in tokens.
         rounds: number of timed rounds per measurement.
 
     Returns:

@@ -43,8 +43,8 @@ def train_chat_heads(options: ChatHeadOptions, report: Report) -> tuple[RunResul
         report: function that receives progress lines.
 
     Raises:
-        ParameterError: the vocabulary is too small; another loss is given for a kind with a fixed loss; the readings
-            are too few, or come from another target.
+        ParameterError: the vocabulary is too small; another loss is given for a kind with a fixed loss; the stored
+            hidden states are too few, or come from another target.
     """
     module, setup, facts = prepare_training(options, report)
     result, curve = module.train(setup)

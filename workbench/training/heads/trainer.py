@@ -43,7 +43,7 @@ class CommonHeadOptions(RunOptions):
     """Options for training a head of any kind, besides those of `RunOptions`.
 
     Attributes:
-        method: Name of the method.
+        method: Kind of head to train.
         loss: Losses with their weights, for example "smooth_l1:1+ce_soft:0.1".
         rows: Batch size: dialogues per step.
         places: Positions per step at which draft and target distributions are compared; the LM head takes most of the
