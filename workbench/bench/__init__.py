@@ -1,1 +1,1 @@
-"""Benchmarks and checks: interleaved measurements, goodness-of-fit tests, tests that methods keep their promises."""
+"""Benchmarks and checks: interleaved measurements, goodness-of-fit tests, tests of methods' exactness promises."""

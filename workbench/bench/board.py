@@ -100,7 +100,7 @@ def standing(promise: str, findings: Sequence[dict[str, Any]]) -> str:
 
 
 def save_exactness(method: Method, target: str, findings: Sequence[Finding]) -> None:
-    """Save the results of a method's tests as the method's row of the exactness board."""
+    """Save the results of a method's tests as the method's row of the exactness board (test results of all methods)."""
     row = {"promise": method.promise.value, "target": target, "findings": [asdict(f) for f in findings]}
     save("exactness", method.name, row, lambda rows: exactness_markdown(exactness_rows(registered_methods(), rows)))
 
@@ -132,7 +132,7 @@ def choice_key(configured: ConfiguredMethod) -> str:
 
 
 def choice_rows(rows: dict[str, Any] | None = None) -> list[dict[str, Any]]:
-    """Return the saved rows of the exactness board that test one setting of a method, in the order of saving.
+    """Return the rows of the exactness board (saved tests) that test one setting of a method, in the order of saving.
 
     Args:
         rows: saved rows; by default those of the repository.
@@ -168,9 +168,9 @@ def registered_methods() -> list[tuple[str, str, str]]:
 def exactness_rows(
     methods: Iterable[tuple[str, str, str]] | None = None, rows: dict[str, Any] | None = None
 ) -> list[dict[str, Any]]:
-    """Return the exactness board's row for every method, in the order of the catalogue.
+    """Return the exactness board's row (test results) for every method, in the order of the catalogue.
 
-    The standing of a method without evidence is "unproven".
+    The standing ("shown", "broken", …) of a method without evidence is "unproven".
 
     Args:
         methods: (name, title, promise); by default the registered ones.

@@ -7,6 +7,6 @@ RUNS = 400
 CELLS = 400
 """Largest number of cells (combinations of axis values) of one sweep."""
 SHORTEST_S, LONGEST_S = 5, 3600
-"""Shortest and longest time that a recommendation may measure, in seconds."""
+"""Shortest and longest measuring time that a user may set for a recommendation, in seconds."""
 TOKENS = 4096
 """Largest number of new tokens per run of a comparison or a sweep."""

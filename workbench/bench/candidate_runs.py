@@ -28,7 +28,7 @@ WARM_UP = 12
 The first run includes compiling and loading, the second shows how long a run takes.
 """
 WARM_UP_SHARE = 0.4
-"""Share of a recommendation's measuring time after which no further method is warmed up."""
+"""Share of the time for finding the fastest method after which no further method is warmed up."""
 MIN_CONTENDERS = 3
 """Smallest number of methods to measure, even if their first pass over the prompts takes longer than the given time."""
 IMPLAUSIBLE_FACTOR = 1.5
@@ -193,7 +193,7 @@ class CandidateRuns:
     def _paired_runs(
         self, contender: Candidate, disturbed: Collection[tuple[int, int]]
     ) -> tuple[list[Sample], list[Sample]]:
-        """Return the runs of a contender and of plain decoding that share prompt and pass, without disturbed ones."""
+        """Return the undisturbed runs of a contender and of plain decoding with the same prompt and repeat."""
         runs = self.samples[contender.name]
         keys = {(s.prompt, s.repeat) for s in runs} & {(s.prompt, s.repeat) for s in self.plain}.difference(disturbed)
         paired, plain = ([s for s in side if (s.prompt, s.repeat) in keys] for side in (runs, self.plain))
@@ -248,13 +248,13 @@ class CandidateRuns:
         )  # fmt: skip
 
     def _choices(self, contenders: Iterable[Candidate]) -> list[RankedMethod]:
-        """Return the measured figures of the given contenders, without those that have no measured speed-up yet."""
+        """Return the metrics of the given contenders, without those that have no measured speed-up yet."""
         disturbed = self.disturbed
         choices = [self._choice(contender, disturbed) for contender in contenders]
         return [choice for choice in choices if choice.speedup is not None]
 
     def _choice(self, contender: Candidate, disturbed: Collection[tuple[int, int]]) -> RankedMethod:
-        """Return a contender's speed-up over plain decoding, τ and costs, from runs on the same prompts and passes."""
+        """Return a method's speed-up over plain decoding, τ and costs, from runs of the same prompts and repeats."""
         runs, plain_runs = self._paired_runs(contender, disturbed)
         totals, plain_totals = Totals.of(runs), Totals.of(plain_runs)
         rounds, plain_rounds = totals.ms_per_round("decode"), plain_totals.ms_per_round("decode")

@@ -52,7 +52,7 @@ MEANINGS = {
 LARGEST = 10_000_000
 """Largest number of parameters of a model that the census builds."""
 PROMPTS = ((5, 9, 13, 9, 5, 9, 13, 21, 5, 9), tuple((3 + 7 * i) % 61 for i in range(24)))
-"""Token ids of two prompts: one that repeats itself, so that copying methods can draft, and one that does not."""
+"""Token ids of two prompts: one that repeats itself, for methods that copy from the text, and one that does not."""
 NEW_TOKENS = 16
 NOISE = 0.1
 """Noise that turns a copy of the target into its drafter, relative to the weights' standard deviation.
@@ -60,7 +60,7 @@ NOISE = 0.1
 The noise is so small that drafts are often accepted.
 
 A wrong tree position is only visible in accepted drafts, and it changes few of a random model's top tokens: with 0.2,
-MPT's trees, which are normally refused, generated the same twelve tokens as `generate`.
+MPT's wrongly decoded trees, which the self-test rejects, generated the same twelve tokens as `generate`.
 """
 TREE, CHAIN = "draft-tree", "draft-model"
 WIDE = {"width": 6, "depth": 4, "nodes": 40}
@@ -73,7 +73,7 @@ LONGEST_REASON = 200
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Result of the census for one model family.
+    """Result of the tests of one model family (census).
 
     Attributes:
         family: `model_type` of the family in transformers.
@@ -184,12 +184,12 @@ def save(entries: Sequence[Entry]) -> None:
 
 
 def read() -> dict[str, Any]:
-    """Return the saved board of model families."""
+    """Return the saved board (table of results) of model families."""
     return json.loads((board.folder() / f"{BOARD}.json").read_text(encoding="utf-8"))
 
 
 def saved_entries() -> dict[str, Entry]:
-    """Return the saved census results by model family; empty if they are from another version of transformers."""
+    """Return the saved test results by model family; empty if they are from another version of transformers."""
     if not (board.folder() / f"{BOARD}.json").is_file() or read()["transformers"] != transformers.__version__:
         return {}
     return {name: Entry(**row) for name, row in board.read(BOARD).items()}

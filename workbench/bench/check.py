@@ -1,4 +1,4 @@
-"""Tests of methods' promises: compare greedy output with Hugging Face's, and samples with the exact distribution."""
+"""Tests of methods' promises: equal greedy output (compared with Hugging Face's), exact distribution of samples."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def check_method(
     families: Sequence[str] = (),
     seconds: float = math.inf,
 ) -> Iterator[Finding]:
-    """Test whether one method keeps its promise about greedy texts and sampled tokens.
+    """Test whether one method keeps its promise (such as exact output) about greedy texts and sampled tokens.
 
     Greedy text is not compared if the default parameters do not preserve it, as in beam search. Nothing is compared for
     a masked-diffusion model, which has no plain decoding.
@@ -77,7 +77,7 @@ def check_method(
         runs: samples per setting in each sampling test; methods with trained heads, which are slower, get a third.
         families: families whose tiny random models are also decoded greedily, if the method needs no trained head.
         seconds: time budget, in equal shares for greedy text, the families if there are any, and sampled tokens; if it
-            is too short for all tests, only a sample of settings, families and runs is tested, and the finding says so.
+            is too short for all tests, only a sample of settings, families and runs is tested, and the result says so.
     """
     reason = models.unsupported_reason(method.needs)
     if reason:
@@ -113,7 +113,7 @@ def check_method(
 
 
 def _note_fewer_runs(finding: Finding, n_runs: int, runs: int) -> Finding:
-    """Return the finding of a sampling test, with a note if there was only time for a part of the runs."""
+    """Return the result of a sampling test, with a note if there was only time for a part of the runs."""
     if n_runs >= runs:
         return finding
     detail = f"{finding.detail}; the time limit allowed only {n_runs:,} of {runs:,} runs"
@@ -145,7 +145,7 @@ def check_families(
 ) -> Finding:
     """Compare the default setting's greedy tokens with Hugging Face's, on a tiny random model of each family.
 
-    After `seconds` no further family is started; the finding names the families that were left out.
+    After `seconds` no further family is started; the result names the families that were left out.
     """
     start, default = time.perf_counter(), method.with_params()
     equal, difference, refused, n_drafted, left_out = [], "", [], 0, list[str]()
@@ -313,7 +313,7 @@ def _make_finding(
     kind: str,
     figures: dict[str, Any],
 ) -> Finding:
-    """Return the finding of a greedy test; without any compared text or any drafted token the test fails."""
+    """Return the result of a greedy test; the test fails if no text was compared or no token was drafted."""
     if not figures["tried"]:
         passed, detail = False, f"{NEVER_RAN}: {detail}"
     elif passed and not figures["drafted"] and not isinstance(configured.drafter, EmptyDrafter):

@@ -1,4 +1,4 @@
-"""Tests of the promise of one setting of a method: a verifier, tree builder or policy, or two of them, on a target.
+"""Tests of one setting's promise, such as exact output: a verifier, tree builder or policy, or two of them.
 
 The module `check` tests a whole method: its defaults, and all other settings in one line. Here each setting gets a line
 of the exactness board. The most informative settings are tested first: each verifier, tree builder and policy with the
@@ -52,7 +52,7 @@ class Choice:
 
     @property
     def is_evidence(self) -> bool:
-        """Return whether a test of this setting is evidence for its verifier's, tree builder's or policy's promise."""
+        """Return whether a test of this setting is evidence for what its verifier, tree builder or policy promises."""
         return self.rank < 2
 
     @property
@@ -62,7 +62,7 @@ class Choice:
 
 
 def all_choices(methods: Iterable[Method]) -> list[Choice]:
-    """Return all settings that get a row of the exactness board, the most informative first.
+    """Return all settings that get a row of the exactness board (tests of guarantees), the most informative first.
 
     Rank 0 has every verifier, tree builder and policy once, with the first method that offers it. Rank 1 has each
     verifier on trees for which it is exact, one for each way of sampling siblings. Rank 2 has the other methods, rank 3

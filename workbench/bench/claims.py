@@ -1,6 +1,6 @@
 """Papers' claims, measurements of them, and verdicts that a rule computes from claim and measurement.
 
-Each method declares its claims as data: the paper's quantity, setting and figure, and the function that measures the
+Each method declares its claims as data: the paper's quantity, setting and value, and the function that measures the
 same quantity at the scale of this workbench: on the bundled pair, or on another target. Verdicts are never written by
 hand: `compute_verdict` computes them.
 """
@@ -23,12 +23,12 @@ INCONCLUSIVE, CONTRADICTED = "inconclusive", "contradicted"
 BY_CONSTRUCTION, ANSWERS_LOST = "by construction", "answers not kept"
 NOT_MEASURED, NOT_MEASURABLE = "not measured yet", "not measurable here"
 MEASURED_VERDICTS = (IN_SIZE, IN_DIRECTION, INCONCLUSIVE, CONTRADICTED)
-"""Verdicts on papers' claims that follow from a measured figure."""
+"""Verdicts on papers' claims that follow from a measured value."""
 VERDICTS = (*MEASURED_VERDICTS, BY_CONSTRUCTION, ANSWERS_LOST, NOT_MEASURED, NOT_MEASURABLE)
-"""All verdicts on the claims board, in the order of the board's table of counts."""
+"""All verdicts on papers' claims, in the order of the board's table of counts."""
 
 COLUMNS = {BUNDLED: "bundled pair", SMOLLM2.name: SMOLLM2.title}
-"""Columns of the claims board: the bundled models that a claim is designed for, and a real chat model."""
+"""Columns of the board of papers' claims: the bundled models that a claim is designed for, and a real chat model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def scale_of(target: str) -> Scale:
 
 
 def speedup_figure(estimate: Estimate | None, setting: str) -> Measurement:
-    """Return a speed-up as a figure of the claims board.
+    """Return a speed-up as a measurement for the claims board.
 
     Older rows of the board have medians over prompts or means over scenes instead; their settings say so.
 
@@ -86,14 +86,17 @@ def speedup_figure(estimate: Estimate | None, setting: str) -> Measurement:
 
 
 def column_of(claim: Claim, target: str | None) -> str:
-    """Return the claims board's column for a target: `BUNDLED` for the claim's bundled target, else its name."""
+    """Return a target's column of the claims board (results on papers' claims).
+
+    It is `BUNDLED` for the claim's bundled target, else the target's name.
+    """
     return BUNDLED if target in (None, claim.home) else str(target)
 
 
 def compute_verdict(claim: Claim, measured: Measurement | None, lacking: str = "") -> str:
     """Return the verdict on a paper's claim, one of `VERDICTS`.
 
-    A claim whose paper reports a change points from `neutral` to the paper's figure:
+    A claim whose paper reports a change points from `neutral` to the paper's value:
 
     - reproduced in direction: the whole 95 % interval lies on that side of `neutral`.
     - reproduced in size: in addition, the value lies within `tolerance` of the paper's range.
@@ -105,10 +108,10 @@ def compute_verdict(claim: Claim, measured: Measurement | None, lacking: str = "
 
     Three verdicts take precedence:
 
-    - not measurable here: the claim states a missing requirement, or has no measurement; or there is no figure, and
+    - not measurable here: the claim states a missing requirement, or has no measurement; or there is no value, and
       `lacking` names the missing requirement.
-    - not measured yet: there is no figure.
-    - by construction: the figure follows from a definition, and need not be measured. If a measured figure contradicts
+    - not measured yet: there is no value.
+    - by construction: the value follows from a definition, and need not be measured. If a measured value contradicts
       the claim, which reveals a bug, the verdict is "contradicted".
 
     The gain of an approximate verifier (`Claim.matched`) is compared only at matched accuracy: the verdict is "answers
@@ -128,7 +131,7 @@ def compute_verdict(claim: Claim, measured: Measurement | None, lacking: str = "
 
 
 def _compare_figures(claim: Claim, measured: Measurement) -> str:
-    """Return the verdict on a paper's claim that follows from a measured figure, one of `MEASURED_VERDICTS`."""
+    """Return the verdict on a paper's claim that follows from a measured value, one of `MEASURED_VERDICTS`."""
     low, high = (claim.neutral, math.inf) if claim.low is None or claim.high is None else (claim.low, claim.high)
     least, most = low * (1 - claim.tolerance), high * (1 + claim.tolerance)
     if claim.low is not None and low <= claim.neutral <= high:

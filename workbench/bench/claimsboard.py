@@ -30,7 +30,7 @@ BOARD = "claims"
 
 
 def save(claim: Claim, measured: Measurement, column: str = BUNDLED) -> None:
-    """Save the measured figure of a paper's claim to a column of the claims board."""
+    """Save the measured value of a paper's claim to a column (target) of the claims board."""
     board.save(BOARD, claim.row(column), {"measured": asdict(measured)}, lambda saved: markdown(rows(saved)))
 
 
@@ -43,7 +43,7 @@ def measure_claims(
         claims: the claims. If one of several claims cannot be measured, the study continues with the next claim.
         target: target of all measurements; None: for each claim the bundled target that it is designed for.
         scale_options: fields of `workbench.bench.claims.Scale` that differ from the target's scale.
-        saves: whether to save each figure on the board.
+        saves: whether to save each value on the board.
     """
     by_name = {claim.name: claim for claim in claims}
 
@@ -65,13 +65,13 @@ def measure_claims(
 def claim_entry(
     claim: Claim, measured: Measurement | None, column: str = BUNDLED, saved_row: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return the entry of a paper's claim in one column: its figure and verdict, or the missing requirement.
+    """Return the entry of a paper's claim for one target: measured value and verdict, or the missing requirement.
 
     Args:
         claim: claim of a paper.
-        measured: measured figure; None if there is none.
-        column: one of `COLUMNS`, or the name of another target.
-        saved_row: the saved row that contains the figure.
+        measured: measured value; None if there is none.
+        column: column of the claims board: one of `COLUMNS`, or the name of another target.
+        saved_row: the saved row that contains the value.
     """
     lacking = claim.missing_requirement(column)
     verdict = compute_verdict(claim, measured, lacking)
@@ -92,7 +92,7 @@ def claim_entry(
 
 
 def rows(saved_rows: dict[str, Any] | None = None) -> list[dict[str, Any]]:
-    """Return a dict for each claim of the claims board: the claim and its entry in the first column.
+    """Return a dict for each claim of a paper: the claim, and its entry in the board's first column.
 
     The entries of the other columns are the list `elsewhere`. Verdicts are computed again.
 
@@ -108,7 +108,7 @@ def rows(saved_rows: dict[str, Any] | None = None) -> list[dict[str, Any]]:
 
 
 def counts(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, int]]:
-    """Return the number of claims with each verdict, for each column of the claims board."""
+    """Return the number of claims with each verdict, for each column (target) of the claims board."""
     by_column: dict[str, dict[str, int]] = {}
     for column in (c for row in rows for c in _columns(row)):
         of_column = by_column.setdefault(column["column"], dict.fromkeys(VERDICTS, 0))
@@ -123,14 +123,14 @@ def _column(claim: Claim, column: str, saved_rows: dict[str, Any]) -> dict[str, 
 
 
 def format_paper_figure(low: float | None, high: float | None, neutral: float) -> str:
-    """Return a paper's figure or range of figures as text."""
+    """Return a paper's value or range of values as text."""
     if low is None or high is None:
         return f"more than {neutral:g} (the paper gives no number)"
     return f"{low:g}" if low == high else f"{low:g}–{high:g}"
 
 
 def format_figure(measured: dict[str, Any]) -> str:
-    """Return a measured figure with its interval and number of observations as text."""
+    """Return a measured value with its interval and number of observations as text."""
     figure = f"{measured['value']:.3g} ({measured['low']:.3g}–{measured['high']:.3g}, n = {measured['n']})"
     answers = measured.get("answers")
     return figure + (
@@ -142,7 +142,7 @@ def format_figure(measured: dict[str, Any]) -> str:
 
 
 def markdown(rows: Sequence[dict[str, Any]]) -> str:
-    """Return the claims board as Markdown: counts of verdicts, claims with figures, and how each was measured."""
+    """Return the board of papers' claims as Markdown: verdict counts, claims with values, and measurement details."""
     claim_columns: dict[str, Callable[[dict[str, Any]], str]] = {
         "method": lambda row: f"`{row['method']}`",
         "claim": lambda row: (
@@ -199,7 +199,7 @@ RULES = (
 
 
 def _count_of(verdict: str) -> Callable[[dict[str, Any]], str]:
-    """Return the function that formats a cell of the claims board's counts: number of claims with a verdict."""
+    """Return the function that formats an entry of the table of counts: the number of claims with this verdict."""
     return lambda row: str(row[verdict])
 
 
@@ -222,7 +222,7 @@ def _columns(row: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _cell(row: dict[str, Any], column: dict[str, Any]) -> str:
-    """Return a cell of the claims board as text: verdict, figure, and the missing requirement or the explanation."""
+    """Return a claim's table cell as text: verdict, value, and the missing requirement or the explanation."""
     parts = [f"**{column['verdict']}**"]
     if column["measured"]:
         parts.append(format_figure(column["measured"]))

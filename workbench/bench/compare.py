@@ -91,7 +91,7 @@ def measure(
         backend: backend that runs the lanes.
         prompts: one text, several texts, or prompts with names and groups.
         lanes: up to four; plain decoding is added if it is missing.
-        user: opaque key for limits and fairness.
+        user: opaque key of the user, for limits and for turns between users.
         stopped: function that is called often; once it returns True, the runs so far are the result.
         settings: common settings of the lanes, see `Plan`.
 

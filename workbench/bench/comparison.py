@@ -1,4 +1,4 @@
-"""A comparison of lanes (methods with settings): plan, recorded runs and figures, as plain data for display."""
+"""A comparison of lanes (methods with settings): plan, recorded runs and metrics, as plain data for display."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Plan:
 
     @property
     def greedy(self) -> bool:
-        """Return whether all lanes decode greedily, at temperature 0."""
+        """Return whether all compared methods decode greedily, at temperature 0."""
         return not float(self.sampling.get("temperature", 0) or 0) > 0
 
 
@@ -48,7 +48,7 @@ class LaneRuns:
         lane: method with its settings.
         name: name for display, unique in a comparison.
         added: whether the lane is plain decoding that was added automatically as the reference.
-        samples: figures of each run by (prompt, repetition).
+        samples: metrics of each run by (prompt, repetition).
         traces: by prompt, the trace of the run that the race (a replay of all lanes side by side) shows; see
             `comparison_figures.most_typical_repeat`.
         selected_repeat: by prompt, the number of the repetition whose run the race shows.
@@ -65,7 +65,7 @@ class LaneRuns:
     _runs: dict[tuple[int, int], Trace] = field(default_factory=dict)
 
     def add_run(self, prompt: int, repeat: int, trace: Trace, seconds: float) -> None:
-        """Store the figures of a run of this lane, and for now its trace.
+        """Store the metrics of a run of this lane (method with settings), and for now its trace.
 
         The race, a replay of all lanes, may still select any repetition; traces that are not selected are discarded
         later.
@@ -83,13 +83,13 @@ class LaneRuns:
             self.traces[prompt], self.selected_repeat[prompt] = self._runs[prompt, repeat], repeat
 
     def drop_unselected_traces(self, before: int) -> None:
-        """Discard the traces of all prompts before the index `before`, except the one per lane that the race shows."""
+        """Discard the traces of prompts before index `before`, except one per prompt that the replay shows."""
         self._runs = {key: trace for key, trace in self._runs.items() if key[0] >= before}
 
 
 @dataclass(slots=True)
 class Comparison:
-    """Comparison of lanes (methods with settings) on prompts; all figures are computed from the recorded runs.
+    """Comparison of lanes (methods with settings) on prompts; all metrics are computed from the recorded runs.
 
     Attributes:
         plan: common settings of the lanes.
@@ -106,7 +106,7 @@ class Comparison:
     complete: bool = False
 
     def __getitem__(self, name: str) -> LaneRuns:
-        """Return a lane of the comparison by its name or its method.
+        """Return a lane (method with settings) of the comparison by its name or its method.
 
         Raises:
             KeyError: no lane has this name or method.
@@ -118,21 +118,21 @@ class Comparison:
 
     @property
     def reference(self) -> LaneRuns | None:
-        """Return the lane of plain decoding, the reference of all speed-ups."""
+        """Return the lane (method) of plain decoding, the reference of all speed-ups."""
         return next((lane for lane in self.lanes if lane.lane.is_plain and lane.samples), None)
 
     @property
     def figures(self) -> dict[str, dict[str, Any]]:
-        """Return each lane's figures: speedup, tokens_per_second, tau, acceptance_rate, ms_per_token, counts."""
+        """Return each lane's metrics: speedup, tokens_per_second, tau, acceptance_rate, ms_per_token, counts."""
         return {lane["name"]: lane["figures"] for lane in partial_figures(self)["lanes"]}
 
     @property
     def traces(self) -> dict[str, Trace]:
-        """Return the traces of the first prompt by lane name, from the repetition that the race (a replay) shows."""
+        """Return each method's trace of the first prompt, by lane name, from the repetition that the race replays."""
         return {lane.name: lane.traces[0] for lane in self.lanes if 0 in lane.traces}
 
     def to_wire(self, traces: bool = False) -> dict[str, Any]:
-        """Return the comparison with its runs and figures as plain JSON.
+        """Return the comparison with its runs and metrics as plain JSON.
 
         Args:
             traces: whether to include the traces that the race (a replay of all lanes) shows.

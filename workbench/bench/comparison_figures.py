@@ -1,6 +1,6 @@
-"""Figures of a comparison: speed-ups paired with plain decoding, the race, costs, break-even. Output is plain data.
+"""Metrics of a comparison: speed-ups paired with plain decoding, the race, costs, break-even. Output is plain data.
 
-Every figure is computed from recorded runs. Ratios are taken within one prompt and repeat before anything is summarised
+Every metric is computed from recorded runs. Ratios are taken within one prompt and repeat before anything is summarised
 (`workbench.trace.speedup`), so that a slow minute of the machine affects both sides of each ratio. Speeds, costs and τ
 are geometric means over equally weighted prompts, so that they are consistent with each other.
 """
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 
 SCHEMA = 3
 """Version of comparisons as plain data. Version 1 had medians with quartiles; version 2 had τ and acceptance pooled
-over all tokens, next to geometric means. The page computes the figures of older versions again from their runs."""
+over all tokens, next to geometric means. The web page computes the metrics of older versions again from their runs."""
 GRID = [i / 20 for i in range(21)]
 """Acceptance rates of the points of the break-even curve."""
 
 
 def full_figures(comparison: Comparison) -> dict[str, Any]:
-    """Return all figures of a comparison as plain data.
+    """Return all metrics of a comparison as plain data.
 
-    In addition to the figures of `partial_figures`, each lane has the replay of its runs (race), its break-even point,
+    In addition to the metrics of `partial_figures`, each lane has the replay of its runs (race), its break-even point,
     its exactness, and the differences between its texts and those of plain decoding.
     """
     data = partial_figures(comparison)
@@ -59,7 +59,7 @@ def full_figures(comparison: Comparison) -> dict[str, Any]:
 
 
 def partial_figures(comparison: Comparison) -> dict[str, Any]:
-    """Return settings, machine and each lane's figures of a comparison, from the runs so far."""
+    """Return settings, machine and each method's metrics of a comparison, from the runs so far."""
     plan, plain = comparison.plan, comparison.reference
     header = next((trace.header for lane in comparison.lanes for trace in lane.traces.values()), None)
     return {
@@ -99,7 +99,7 @@ def partial_figures(comparison: Comparison) -> dict[str, Any]:
 
 
 def lane_figures(lane: LaneRuns, plain: LaneRuns | None) -> dict[str, Any]:
-    """Return the figures of one lane of a comparison, times per token in ms; a ratio with denominator 0 is None."""
+    """Return one compared method's metrics, with times in ms per token; a ratio with denominator 0 is None."""
     samples = list(lane.samples.values())
     faster, rate, totals = speedup_of(lane, plain), average_rate(rates(samples)), Totals.of(samples)
     return {
@@ -145,7 +145,7 @@ def _shares(samples: Sequence[Sample]) -> dict[str, float]:
 
 
 def most_typical_repeat(comparison: Comparison, prompt: int) -> int:
-    """Return the repetition of a prompt that the race replays in all lanes: the one with the most typical speed-ups.
+    """Return the repetition of a prompt with the most typical speed-ups, which the race (a replay of runs) shows.
 
     Only the repetitions that the largest number of lanes completed are considered. The result minimises, summed over
     lanes, the distance between the repetition's speed-up and the prompt's speed-up on a logarithmic scale.
@@ -190,7 +190,7 @@ def race(lane: LaneRuns, prompt: int, plain: LaneRuns | None) -> dict[str, Any]:
 
 
 def break_even(lane: LaneRuns, plain: LaneRuns) -> dict[str, Any] | None:
-    """Return the speed-up that the lane's measured costs allow at each acceptance rate, and its break-even point.
+    """Return the speed-up that the method's measured costs allow at each acceptance rate, and its break-even point.
 
     speed-up(a) = τ(a) × plain seconds per token / seconds per round, with τ(a) the mean over rounds of 1 + a + … + a^K
     and K the depth drafted in that round: every draft is accepted with probability a, independent of earlier ones. τ(a)
@@ -261,9 +261,9 @@ THEORY = {
 
 
 def estimates(lane: LaneRuns, plain: LaneRuns | None) -> dict[str, Any]:
-    """Return each metric of one lane of a comparison, with its 95 % interval.
+    """Return each metric of one lane (method with settings) of a comparison, with its 95 % interval.
 
-    Times vary between repeats, so all repeats count; the other figures depend on the seed alone and count once
+    Times vary between repeats, so all repeats count; the other metrics depend on the seed alone and count once
     per prompt.
     """
     from workbench.trace.whatif import predict_tau  # imports scipy

@@ -1,9 +1,9 @@
-"""Conditions of a measurement: everything apart from the settings that changes a figure.
+"""Conditions of a measurement: everything apart from the settings that affects a measured value.
 
-Two figures may appear in one sweep only if their conditions are the same: device, number formats, machine, versions,
-the weights of every model involved, and the measuring method. A machine is described by its processor, cores, threads,
-accelerator and system: two identical machines count as one. Its load is not part of the conditions; each result reports
-it.
+Two measured values may appear in one sweep only if their conditions are the same: device, number formats, machine,
+versions, the weights of every model involved, and the measuring method. A machine is described by its processor, cores,
+threads, accelerator and system: two identical machines count as one. Its load is not part of the conditions; each
+result reports it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from workbench.engine import Models
 
 MEASURING_VERSION = 4
-"""Version of the code that measures and computes figures. Increase it when that code changes: saved figures of another
+"""Version of the code that measures and computes metrics. Increase it when that code changes: saved metrics of another
 version are shown, but never mixed with new ones."""
 FILES = ("*.safetensors", "*.json", "*.jinja")
 """File name patterns of the files that determine a model's output."""
@@ -63,7 +63,7 @@ def conditions(
     """Return the conditions of a measurement in this process; None if the weights are not on this machine yet.
 
     Args:
-        lane: lane to measure; it determines the models involved.
+        lane: method with settings to measure; it determines the models involved.
         target: name of the target.
         drafter: name of the draft model that the lane would use, or None.
         device: the backend's device option.
@@ -188,7 +188,7 @@ def describe_differences(recorded: Mapping[str, Any] | None, requested: Mapping[
     """Return the differences between the conditions of two measurements, in words.
 
     Args:
-        recorded: conditions saved with earlier figures.
+        recorded: conditions saved with earlier metrics.
         requested: conditions of the requested measurement.
     """
     if recorded is None:

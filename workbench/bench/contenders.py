@@ -60,7 +60,7 @@ class EngineContender:
 
     @property
     def promise(self) -> str:
-        """Return the promise of the contender's method, such as "exact"."""
+        """Return the promise of the contender's method, such as "exact" (the target's distribution)."""
         return self.configured.promise.value
 
     @property

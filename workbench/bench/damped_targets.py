@@ -98,8 +98,8 @@ def random_pair(shape: Shape, device: torch.device, dtype: torch.dtype, context:
 def random_target(shape: Shape, device: torch.device | str, dtype: torch.dtype, seed: int = 0) -> LlamaForCausalLM:
     """Return a random Llama, sampled on its device: no weight is ever on the host.
 
-    Matrix products preserve the size of their inputs (standard deviation 1 / √inputs), embeddings have deviation 1,
-    logits `LOGIT_STD`.
+    Matrix products preserve the magnitude of their inputs (standard deviation 1 / √inputs), embeddings have deviation
+    1, logits `LOGIT_STD`.
 
     Args:
         shape: shape of the target.

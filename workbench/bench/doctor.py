@@ -1,11 +1,11 @@
 """Diagnosis of differences between a greedy run and plain decoding: rounding errors or a bug.
 
 In half precision two ways of computing the same logits can round differently, so that texts diverge where two tokens
-are almost equally probable. The doctor decodes plainly at every position of the run's text. Wherever plain decoding
-would have generated another token, it decodes plainly again from that prefix in other ways: in one forward pass, and in
-passes as long as those of the run. Drafts and verifiers are not involved. If one of these ways generates the run's
-token, rounding explains the difference. If none does, it is a bug, unless the logits of the two tokens are closer than
-the rounding errors at this position.
+are almost equally probable. Plain decoding is computed at every position of the run's text. Wherever plain decoding
+would have generated another token, plain decoding from that prefix is computed again in other ways: in one forward
+pass, and in passes as long as those of the run. Drafts and verifiers are not involved. If one of these ways generates
+the run's token, rounding explains the difference. If none does, it is a bug, unless the logits of the two tokens are
+closer than the rounding errors at this position.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class Difference:
         plain: token of plain decoding.
         plain_text: text of the token `plain`.
         readings: next token of plain decoding after the equal prefix, computed in several ways.
-        rounding: size of rounding errors here, in logits: the largest difference between the leads of the ways, and at
-            least one step of the number format at this size of logit.
+        rounding: size of rounding errors here, in logits: the largest difference, between these ways, of the logit gap
+            of the two tokens, and at least one step of the number format at this size of logit.
         verdict: "numerics" if rounding explains the difference, else "bug".
     """
 
@@ -115,7 +115,7 @@ class Diagnosis:
     """Comparison of a run with plain decoding.
 
     Attributes:
-        verdict: "identical"; "bug" if any position has this verdict; else "numerics".
+        verdict: "identical"; "bug" if any position has this verdict; else "numerics" (rounding errors).
         method: registry name of the run.
         dtype: number format of the target.
         tokens: number of tokens of the run.

@@ -1,4 +1,4 @@
-"""Prompts, settings and findings of the tests of a method's promise (greedy checks and sampling tests)."""
+"""Prompts, settings and results of the tests of a method's promise, such as exact output (greedy and sampled)."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Result of one test of a method's promise.
+    """Result of one test of a method's promise about its output.
 
     Attributes:
         method: registry name of the method.
-        promise: promise of the method.
+        promise: promise of the tested method, such as "exact".
         claim: statement that was tested.
-        verdict: "pass", "fail" (including a test that tested nothing), "measured" (nothing was promised: the figure is
-            reported) or "skipped".
+        verdict: "pass", "fail" (including a test that tested nothing), "measured" (nothing was promised: the measured
+            value is reported) or "skipped".
         detail: the evidence, in a few words.
         seconds: duration of the test.
         kind: "greedy", "families", "distribution" (of sampled tokens), "availability", or "reference" (there is
@@ -108,7 +108,7 @@ def boundary_settings(
 
 
 def spread_order(settings: Sequence[ConfiguredMethod]) -> list[ConfiguredMethod]:
-    """Return a list of settings in another order, in which every prefix is spread over the whole list."""
+    """Reorder the settings so that the first k, for any k, are spread evenly over the whole list."""
     n = len(settings)
     step = next((k for k in range(round(n * 0.618), n) if math.gcd(k, n) == 1), 1)  # golden-section steps spread evenly
     return [settings[i * step % n] for i in range(n)]

@@ -1,4 +1,4 @@
-"""Former path of `workbench.bench.forced_acceptance`."""
+"""Former import path of `workbench.bench.forced_acceptance`."""
 
 from workbench.bench.forced_acceptance import noisy_copy
 

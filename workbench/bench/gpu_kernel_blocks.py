@@ -84,7 +84,7 @@ class WeightKernel:
     adds: bool = False
 
     def splits(self, device: torch.device, tile: Tile) -> int:
-        """Return the number of programs that share the sum over the inputs: as in `GpuDecoder`, times `tile.splits`."""
+        """Return the number of programs that split the sum over inputs: that of `GpuDecoder` times `tile.splits`."""
         from workbench.kernels.gpu.products import n_splits, programs_aimed_at
 
         usual = n_splits(self.rows, self.inputs, programs_aimed_at(device), tile.rows, tile.step)
@@ -338,7 +338,7 @@ def _compare(
 
 
 def product_in_float64(product: Product, x: Tensor, add: Tensor | None) -> Tensor:
-    """Compute a decoder's matrix product with its fused operations in float64: [T, o], for inputs [T, i]."""
+    """Compute a decoder's product in float64, with the operations fused with it (norm, gate, bias, sum): [T, o]."""
     x, pieces = x.double(), list[Tensor]()
     if product.norm_weight is not None:
         x = x * (x.square().mean(-1, keepdim=True) + product.eps).rsqrt() * product.norm_weight.double()
@@ -383,14 +383,14 @@ class AttentionCase:
         self.tables = tuple(torch.cat([part, part], -1).to(dtype) for part in (angles.cos(), angles.sin()))
 
     def mask(self, n: int) -> Tensor:
-        """Return the additive attention mask of the first n tree nodes, [1, 1, n, capacity]."""
+        """Return the additive attention mask of the first n tree nodes, [1, 1, n, KV cache capacity]."""
         mask = torch.full((1, 1, n, self.capacity), torch.finfo(self.dtype).min, dtype=self.dtype, device=self.device)
         mask[..., : self.committed] = 0
         mask[0, 0, :, self.committed : self.committed + n].masked_fill_(self.sees[:n, :n], 0)
         return mask
 
     def compute(self, n: int) -> Tensor:
-        """Return the attention output of the first n tree nodes, computed by the Triton kernels, [n, H D]."""
+        """Return the attention output of the first n tree nodes, by the Triton kernels, [n, heads · head size]."""
         from workbench.kernels.gpu.attention import attend
 
         self.cache[:, :, :, self.committed :] = torch.nan
@@ -402,7 +402,7 @@ class AttentionCase:
         )  # fmt: skip
 
     def in_float64(self, n: int) -> Tensor:
-        """Return the attention output of the first n tree nodes, computed in float64, [n, H D]."""
+        """Return the attention output of the first n tree nodes, computed in float64, [n, heads · head size]."""
         sizes = [self.heads * self.size, self.groups * self.size, self.groups * self.size]
         queries, keys, values = (
             part.double().unflatten(1, (-1, self.size)).transpose(0, 1) for part in self.qkv[:n].split(sizes, 1)

@@ -5,14 +5,14 @@ The report is one JSON object; after each block its file is written again. All t
 
 - `block` of an entry: the block that measured it. `complete`: whether the run reached its end. `settings`: `toy`,
   `dtype`, `shapes`, device.
-- `blocks[]`: `block`, `status` (done, cut, failed, skipped), `s`, `box_s`, `date`. `skipped[]`: `block`, `why`; also
-  failed blocks, with their error, and what is not built yet.
+- `blocks[]`: `block`, `status` (done, cut by the time limit, failed, skipped), `s` (duration), `box_s` (time limit),
+  `date`. `skipped[]`: `block`, `why`; also failed blocks, with their error, and measurements that do not exist yet.
 - `machine`: facts of `machine_facts`, versions, clocks; `interpreted`: the kernels ran in Triton's interpreter, whose
   times say nothing about speed. `rates`: `copy_bytes_per_s` (reads and writes of a large copy), `read_bytes_per_s` (a
   sum), `matmul_flops_per_s` and its `matmul_dtype`. All shares `share_copy` are of the copy rate.
 - `compile`: `kernels`, `processes`, `compiled`, `wall_s`, `slowest_s`.
 - `exact[]`: `kernel`, `dtype`, `tokens`, `rel_err` (largest error against float64, as a share of the largest value;
-  null: not finite), `has_nan` (an output that nobody wrote), `bits_equal` (token 0 as in a pass of its own),
+  null: not finite), `has_nan` (the kernel left an output unwritten), `bits_equal` (token 0 as in a pass of its own),
   `same_again` (a second launch gives the same bits).
 - `gaps`: µs of an empty kernel: `in_graph`, `launched_one_by_one`, `host` (time of the host), and `graph_launch_host`
   for the whole graph; `launches` in each measurement.
@@ -51,7 +51,7 @@ TOY = Shape("toy", hidden=64, inner=96, layers=2, heads=2, kv_heads=1, vocabular
 PASS_SIZES = (
     (1, 1, 256), (1, 6, 256), (1, 60, 256), (1, 1, 1000), (8, 1, 256), (8, 1, 1000), (64, 1, 256), (64, 1, 1000),
 )  # fmt: skip
-"""Sizes of the measured forward passes: (number of sequences, new tokens per sequence, committed tokens)."""
+"""Sizes of the measured forward passes: (number of sequences, new tokens per sequence, tokens in the KV cache)."""
 TOY_PASS_SIZES = ((1, 1, 20), (2, 3, 20))
 BATCHES, CONTEXTS = (1, 8, 64), (256, 1000)
 NOT_BUILT = {
@@ -133,7 +133,7 @@ def run_suite(
 
 
 def page(report: dict[str, Any]) -> str:
-    """Return the main figures of the GPU kernel suite's report as Markdown."""
+    """Return the main metrics of the GPU kernel suite's report as Markdown."""
     parts = [
         _table("Blocks", report, "blocks", ("block", "status", "s", "box_s")),
         _table(

@@ -36,7 +36,7 @@ OWN, TRITON = "model's own layers", "Triton kernels"
 KERNELS = {OWN: (45, 10), TRITON: (7, 3)}
 """Number of kernel launches in a forward pass: (per decoder layer, outside the layers), by implementation.
 
-The numbers for the model's own layers are estimates.
+The numbers for the model's own PyTorch layers are estimates; the others are for Triton kernels.
 """
 GRAPH_KERNEL_S, READ_SHARE = 2.8e-6, 0.95
 """Constants of the predicted time of a forward pass in a CUDA graph.
@@ -242,10 +242,10 @@ def _measure_loops(
     tokens: int,
     run: BlockRun,
 ) -> list[dict[str, Any]]:
-    """Measure a method in both loops: each round is read at once, or one round late. See `_measure_method`.
+    """Measure a method twice: the host waits for each round's result, or reads it one round later.
 
-    The second figure is left out for methods whose rounds the host must read at once. `same_tokens` says whether its
-    texts equal those of the first.
+    The second measurement is left out for methods whose rounds the host must read at once. `same_tokens` says whether
+    its texts equal those of the first.
     """
     host, texts = _measure_method(models, configured, prompts, temperature, tokens, run, rounds_late=0)
     device, late_texts = _measure_method(models, configured, prompts, temperature, tokens, run, rounds_late=1)
@@ -268,7 +268,7 @@ def _measure_method(
     """Measure engine steps of some sequences until the first of them ends; prefill and first steps are left out.
 
     Returns:
-        Figures; and the tokens of each sequence.
+        Metrics of the measured steps, and the tokens that each sequence generated.
     """
     engine = Engine(models, max_sequences=len(prompts), rounds_late=rounds_late)
     sampling = SamplingParams(temperature=temperature)

@@ -154,7 +154,7 @@ def _bench_shape(
 ) -> None:
     """Measure the methods on one random target at each acceptance rate, and add the results to the report.
 
-    Its upper layers are damped anew for each rate.
+    For each rate, the outputs of the target's upper layers are scaled down until the desired rate is reached.
     """
     models = random_pair(shape, device, dtype, PROMPT_TOKENS + plan.max_new_tokens)
     for level in levels:

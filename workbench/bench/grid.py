@@ -80,7 +80,7 @@ class SweepBackend(Protocol):
         ...
 
     def conditions(self, lane: Any, target: str | None = None) -> dict[str, Any] | None:
-        """Return the conditions of a measurement of a lane, such as device, dtypes, machine and weights."""
+        """Return the conditions under which a method is measured, such as device, dtypes, machine and weights."""
         ...
 
 

@@ -1,6 +1,6 @@
 """The board of drafting heads: all heads trained for one target, on the same prompts, compared with plain decoding.
 
-The facts about a head's training are in its folder. The board's rows contain the runs; every figure is computed from
+The facts about a head's training are in its folder. The board's rows contain the runs; every metric is computed from
 the runs when it is displayed. A target's heads are measured in one session, in turns on each prompt, so that all heads
 run on one machine.
 """
@@ -60,7 +60,7 @@ def measure(
     tokens: int = TOKENS,
     progress: interleaved_measurement.Progress | None = None,
 ) -> Row | None:
-    """Measure all drafting heads of a target, and return the board's row; None if Ctrl-C ended the measurement.
+    """Measure a target's drafting heads; return the row for the heads board, or None if Ctrl-C ended the measurement.
 
     Args:
         models: the target with its heads.
@@ -105,7 +105,7 @@ def _drafting_figures(samples: Sequence[Sample], name: str) -> dict[str, Any]:
 
 
 def _training_facts(folder: Path) -> dict[str, Any]:
-    """Return a head's size and training figures from its folder; None values if no training figures are saved."""
+    """Return a head's size and training metrics from its folder; None values if no training metrics are saved."""
     size = count_weights(folder / "model.safetensors")
     figures = folder / "training.json"
     training = json.loads(figures.read_text(encoding="utf-8")) if figures.is_file() else {}
@@ -129,7 +129,7 @@ def save(row: Row) -> None:
 
 
 def figures(row: Row) -> list[dict[str, Any]]:
-    """Return the figures of each head on the board, the fastest first.
+    """Return the metrics of each head on the board, the fastest first.
 
     Each entry has kind, method, params, parameters, steps, answers and trained_on (tokens), ms (per drafted token),
     places (acceptance by position), and tau and speedup with 95 % intervals.

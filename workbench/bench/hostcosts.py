@@ -1,7 +1,7 @@
 """Host overhead of drafting: time of `propose` and `observe` of drafters without a net of their own, by context length.
 
 For `rest`, which drafts from a datastore, also by the size of the datastore. No model runs: the text of a round is from
-this project's own texts, and the target's top tokens are random. So the figures hold for any target. Drafters that run
+this project's own texts, and the target's top tokens are random. So the times hold for any target. Drafters that run
 layers of the target are not measured.
 """
 
@@ -26,7 +26,7 @@ from workbench.models.machine import describe, machine_facts
 
 CONTEXTS = (250, 500, 1000, 2000, 4000, 8000)
 STORES = (10_000, 100_000, 1_000_000)
-"""Sizes of the datastore that `rest` reads, in tokens."""
+"""Sizes, in tokens, of the datastore from which the method `rest` retrieves drafts."""
 ROUNDS, WARM_UP_ROUNDS = 200, 20
 """Number of measured rounds per drafter and context length, and number of warm-up rounds before them."""
 MAX_ROUND_S, REFERENCE_CONTEXT = 1.5e-3, 2000
@@ -125,7 +125,7 @@ def run_suite(
     stores: Sequence[int] = STORES,
     rounds: int = ROUNDS,
 ) -> dict[str, Any]:
-    """Measure all drafters at all context lengths, and `rest` with all store sizes.
+    """Measure all drafters at all context lengths, and `rest` with all datastore sizes.
 
     Args:
         tokenizer: tokenizer of the texts.
@@ -133,7 +133,7 @@ def run_suite(
         save: function that is called with the report after every measurement; an interrupted suite can continue.
         progress: function that is called with the name of the current measurement.
         contexts: context lengths, in tokens.
-        stores: store sizes, in tokens.
+        stores: datastore sizes, in tokens.
         rounds: number of timed rounds per measurement.
 
     Returns:

@@ -56,10 +56,10 @@ class Lane:
 
     @classmethod
     def of(cls, value: object) -> Lane:
-        """Convert a lane's line of text or plain data (`to_wire`) to a `Lane`; a `Lane` is returned unchanged.
+        """Convert a method with settings, as a line of text or plain data, to a `Lane`; return a `Lane` unchanged.
 
         Raises:
-            WorkbenchError: the lane is something else, or invalid.
+            WorkbenchError: the argument is something else, or invalid.
         """
         if isinstance(value, Lane):
             return value.checked()
@@ -78,7 +78,7 @@ class Lane:
         return cls(value["method"], params, drafter).checked()
 
     def checked(self) -> Lane:
-        """Return this lane with parameter values of the right type, without values that equal their defaults.
+        """Return this method with its values converted to the right types, and without values at their defaults.
 
         Raises:
             WorkbenchError: the registry has no such method, parameter or value.
@@ -89,29 +89,29 @@ class Lane:
 
     @property
     def configured(self) -> ConfiguredMethod:
-        """Return the lane's method with values for all parameters; this imports PyTorch."""
+        """Return the lane's method with values for all of its parameters; this imports PyTorch."""
         from workbench.methods import registry
 
         return registry.get(self.method).with_params(**self.params)
 
     @property
     def is_plain(self) -> bool:
-        """Return whether the lane is plain decoding."""
+        """Return whether this lane (method with settings) is plain decoding."""
         return self.method == BASELINE
 
     @property
     def title(self) -> str:
-        """Return the lane's title for display: the method's title, and non-default settings."""
+        """Return the lane's title for display: the method's title and non-default settings."""
         parts = [f"{name.replace('_', ' ')} {value}" for name, value in self.params.items()]
         parts += [self.drafter] if self.drafter else []
         title = method_info.get(self.method).title
         return f"{title} ({', '.join(parts)})" if parts else title
 
     def __str__(self) -> str:
-        """Return the lane as a line of text that `parse` reads, such as "draft-model:depth=3"."""
+        """Return the method with its settings as a line of text that `parse` reads, such as "draft-model:depth=3"."""
         pairs = self.params | ({"drafter": self.drafter} if self.drafter else {})
         return self.method + (":" if pairs else "") + ",".join(f"{n}={shlex.quote(str(v))}" for n, v in pairs.items())
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the lane as plain JSON."""
+        """Return the lane (method with settings) as plain JSON."""
         return {"method": self.method, "params": self.params, "drafter": self.drafter}

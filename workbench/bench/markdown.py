@@ -29,12 +29,12 @@ def markdown_table(columns: Mapping[str, Callable[[T], Any]], rows: Iterable[T],
 
 
 def format_value(value: float | None, form: str) -> str:
-    """Return a figure as text; None (a ratio with denominator 0) becomes a dash."""
+    """Return a value as text; None (a ratio with denominator 0) becomes a dash."""
     return "–" if value is None else format(value, form)
 
 
 def format_interval(figure: Mapping[str, Any] | None) -> str:
-    """Format a figure with its interval like an `Estimate`: "1.52 [1.31–1.77]"; negative ends are joined by "to".
+    """Format a value with its interval like an `Estimate`: "1.52 [1.31–1.77]"; negative ends are joined by "to".
 
     Example:
         >>> format_interval({"value": -0.004, "low": -0.07, "high": 0.01})

@@ -80,7 +80,7 @@ def speedup_of_runs(runs: Runs, plain: Runs) -> Estimate | None:
 
 
 def workload_runs(rows: Iterable[Mapping[str, Any]], method: str) -> dict[Key, Sequence[float]]:
-    """Return a method's runs in rows of the workload board by ((kind, prompt), 0); runs without tokens are left out."""
+    """Return a method's runs in rows of the workload board by ((kind, prompt), repeat 0), without empty runs."""
     return _complete({
         ((row["kind"], i), 0): run
         for row in rows if method in row["methods"]
@@ -89,7 +89,7 @@ def workload_runs(rows: Iterable[Mapping[str, Any]], method: str) -> dict[Key, S
 
 
 def head_runs(row: Mapping[str, Any], runs: Sequence[Sequence[float]]) -> dict[Key, Sequence[float]]:
-    """Return the runs of one head by ((kind, prompt), 0); runs without tokens are left out.
+    """Return the runs of one head by ((kind, prompt), repeat 0); runs without tokens are left out.
 
     Args:
         row: a row of the heads board; the name of each of its prompts begins with the kind of prompt.
@@ -113,7 +113,7 @@ def _workloads(target: str) -> Iterator[tuple[str, str, str, Runs, Runs]]:
 
 
 def _heads(target: str) -> Iterator[tuple[str, str, str, Runs, Runs]]:
-    """Yield for each head on the heads board: its method, board, date, the head's runs, runs of plain decoding."""
+    """Yield for each measured drafting head: its method, board, date, the head's runs, runs of plain decoding."""
     for row in boardfiles.read("heads").values():
         if row["target"] == target:
             plain = head_runs(row, row["plain"])

@@ -17,7 +17,7 @@ def growth() -> Iterator[list[int | None]]:
     """Measure the growth of memory in a `with` block: yield a list, to which the end of the block appends the growth.
 
     The growth is the peak of the used memory minus its initial value, in bytes; None if the system does not report the
-    peak. The block should contain the timed code, not the reverse, because this measurement takes time. Buffers of
+    peak. Time the code inside the block, not the block itself: this measurement takes time, too. Buffers of
     earlier runs are reused and do not count, so the first runs show more growth.
     """
     result: list[int | None] = [None]

@@ -169,7 +169,7 @@ def measure_pairs(
         seed: seed of every run, so that all pairs generate the same texts.
         stop: strings that end a text.
         images: images of the prompt.
-        user: opaque key for limits and fairness.
+        user: opaque key of the user, for limits and for turns between users.
         stopped: function that is called often; after it returns True, the final result is yielded.
 
     Yields:

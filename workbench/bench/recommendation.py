@@ -14,7 +14,7 @@ HIGH_REPETITION = 0.3
 
 @dataclass(frozen=True, slots=True)
 class RankedMethod:
-    """A method with the figures measured for a recommendation.
+    """A method with the metrics measured for a recommendation.
 
     Attributes:
         method: registry name of the method.
@@ -61,7 +61,7 @@ class RankedMethod:
         )
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the method and its measured figures as plain JSON."""
+        """Return the method and its measured metrics as plain JSON."""
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return fields | {"speedup": self.speedup and self.speedup.to_wire(), "why": self.why}
 

@@ -3,7 +3,7 @@
 The file of a board has a `title` and `sections`. A section has `parts`: paragraphs and tables. A paragraph is Markdown,
 in which `{command}` and `{machine}` stand for these entries of the section. A table has `columns`, `left` (columns
 aligned left besides the first) and `rows` of texts. A section may also have the `command` and the `machine` of the
-study, and `results`: the figures from which the tables were computed.
+study, and `results`: the numbers from which the tables were computed.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Comparison of two saved bench reports: find the significant differences.
 
-Both reports contain the same prompts, so each prompt is its own control: for every method and figure, the prompts'
+Both reports contain the same prompts, so each prompt is its own control: for every method and metric, the prompts'
 changes are tested with Wilcoxon's signed-rank test, which assumes no distribution. Benjamini–Hochberg over all tests of
 a comparison controls the share of false alarms among the reported changes. A change must also reach the tolerance: with
 many prompts the test detects changes too small to matter.
 
 Speed is compared twice. The speed-up over plain decoding within the same session is not affected by a slower machine or
-a busy minute; tokens per second are, for plain decoding and for all other methods. Both are the geometric means of
-`workbench.trace.speedup`, so that a report's figures here equal those in its own tables; other figures are medians over
+by other load; tokens per second are, for plain decoding and for all other methods. Both are the geometric means of
+`workbench.trace.speedup`, so that a report's metrics here equal those in its own tables; other metrics are medians over
 prompts.
 """
 
@@ -34,7 +34,7 @@ from workbench.trace.speedup import speedup
 ALPHA = 0.05
 """Allowed false discovery rate among the changes reported between two bench reports."""
 TOLERANCE = 0.02
-"""Smallest relative change of a figure that is reported as better or worse."""
+"""Smallest relative change of a metric that is reported as better or worse."""
 FEWEST = 6
 """Number of prompts below which the signed-rank test cannot reach ALPHA (2 / 2⁶ = 0.03)."""
 UNCHANGED = 1.0
@@ -44,14 +44,14 @@ Run = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure that is compared between two bench reports, prompt by prompt.
+    """A metric that is compared between two bench reports, prompt by prompt.
 
     Attributes:
-        title: title of the figure for display.
-        value: function (runs of a method on a prompt, plain runs on the prompt in the same session) → figure; None: not
+        title: title of the metric for display.
+        value: function (runs of a method on a prompt, plain runs on the prompt in the same session) → metric; None: not
             defined.
         bigger_is_better: whether an increase is an improvement.
-        is_speed: whether the figure is summarised over prompts by the geometric mean, like a speed-up; else by the
+        is_speed: whether the metric is summarised over prompts by the geometric mean, like a speed-up; else by the
             median.
     """
 
@@ -89,15 +89,15 @@ FIGURES = {
 
 @dataclass(slots=True)
 class Change:
-    """Change of one figure of one method between two bench reports.
+    """Change of one metric of one method between two bench reports.
 
     Attributes:
         method: name of the contender.
-        figure: key of the figure in `FIGURES`.
+        figure: key of the metric in `FIGURES`.
         old: value in the old report: over prompts the geometric mean of a speed, else the median.
         new: value in the new report.
         change: relative change per prompt, summarised over prompts like `old` and `new`: 0.1 means +10 %.
-        prompts: number of prompts with the figure in both reports.
+        prompts: number of prompts with the metric in both reports.
         p: p-value, adjusted for all tests of the comparison; None with too few prompts.
         verdict: "better", "worse", "within noise" or "too few prompts".
     """
@@ -129,7 +129,7 @@ class Regression:
     """Result of the comparison of two saved reports.
 
     Attributes:
-        changes: one change for every method and figure that both reports have.
+        changes: one change for every method and metric that both reports have.
         differences: settings and facts about the machine that differ, as (name, old, new).
         missing: methods that only one report has.
         machines: descriptions of the old and the new machine.
@@ -142,7 +142,7 @@ class Regression:
 
     @property
     def worse(self) -> list[Change]:
-        """Return the figures that are significantly worse in the new report."""
+        """Return the metrics that are significantly worse in the new report."""
         return [change for change in self.changes if change.verdict == "worse"]
 
     def to_wire(self) -> dict[str, Any]:
@@ -228,7 +228,7 @@ def _pairs(before: Any, after: Any, method: str, figure: Figure) -> list[tuple[f
 
 
 def _p_value(pairs: Sequence[tuple[float, float]]) -> float | None:
-    """Test whether a figure's changes on the prompts are symmetric about zero; return the p-value.
+    """Test whether a metric's changes on the prompts are symmetric about zero; return the p-value.
 
     The result is None with too few prompts.
 

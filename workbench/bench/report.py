@@ -76,7 +76,7 @@ RUN_COLUMNS = (
     "decode_seconds", "rounds", "accepted", "tested", "drafted", "draft_s", "verify_s", "overhead_s", "growth_bytes",
     "steps", "token_ids",
 )  # fmt: skip
-"""Columns of the runs in a bench report: facts about the prompt, the sample's `figures`, and its `steps`."""
+"""Columns of the runs in a bench report: the prompt, the run's counts and times, and tokens per round (`steps`)."""
 
 
 def build_runs(samples: Sequence[Sample], prompts: Sequence[BenchPrompt]) -> list[dict[str, Any]]:

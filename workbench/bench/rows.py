@@ -18,7 +18,7 @@ ESTIMATES = (
     "speedup_vs_autoregressive", "call_speedup_vs_autoregressive", "speedup_vs_hf", "hf_plain_part",
     "hf_speculation_part",
 )  # fmt: skip
-"""Columns of a bench's table that contain a figure with its interval (`Estimate`)."""
+"""Columns of a bench's table that contain a metric with its interval (`Estimate`)."""
 HF_BASELINE = "hf-generate"
 COUNTERPARTS = {"draft-model": "hf-assisted", "prompt-lookup": "hf-prompt-lookup"}
 """Hugging Face counterparts by method; methods that are not listed are compared with plain `generate`."""
@@ -26,13 +26,13 @@ COUNTERPARTS = {"draft-model": "hf-assisted", "prompt-lookup": "hf-prompt-lookup
 
 @dataclass(slots=True)
 class BenchRow:
-    """Row of a bench's table: the figures of one method. Shares are 0 to 1; a time's name gives its unit.
+    """Row of a bench's table: the metrics of one method. Shares are 0 to 1; a time's name gives its unit.
 
     Attributes:
         method: registry name, or `hf-…`, `llama.cpp…`.
         title: name of the method for display.
         kind: "workbench", "hugging-face" or "llama.cpp".
-        promise: promise of the method.
+        promise: promise of the method about its output, such as "exact".
         parameters: values of the method's parameters.
         prompts: number of measured prompts.
         tau: tokens emitted / target verification passes: geometric mean over prompts, like speed-ups.
@@ -54,7 +54,7 @@ class BenchRow:
         verify_ms_per_round: time of the target's verification, in milliseconds per round.
         identical_to_autoregressive: share of prompts whose tokens equal the baseline's; None when sampling.
         acceptance_by_position: (depth, rounds that tested a token there, rounds that accepted one); [] if unknown.
-        weights_mib: size of the weights of all models that the method uses, without rearranged copies.
+        weights_mib: size of the weights of all models that the method uses, without copies in another memory layout.
         growth_mib: largest rise of memory during one of the method's runs.
         warnings: warnings of the self-tests.
     """

@@ -1,7 +1,7 @@
 """Compare two saved runs, or two groups of runs: differences with 95 % intervals, or reasons why they do not compare.
 
 Only prompts that both groups ran count, and runs are paired by prompt, as on the page Compare. All pages use the same
-estimators: `trace.speedup` for speeds, `bench.statistics` for other figures.
+estimators: `trace.speedup` for speeds, `bench.statistics` for other metrics.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ NOT_ALTERNATED = (
     "The Compare page measures alternately."
 )
 FIGURES = {"tau": ("tokens", "rounds"), "acceptance_rate": ("accepted", "tested")}
-"""Figures that are quotients of sums over runs: names of numerator and denominator in `trace.metrics.summary`."""
+"""Metrics that are quotients of sums over runs: names of numerator and denominator in `trace.metrics.summary`."""
 
 ByPrompt = Mapping[int, Sequence[dict[str, Any]]]
-"""Summaries of saved runs by the number of their prompt, in the order in which the runs were made."""
+"""Summaries of saved runs by prompt index; the runs of a prompt are in the order in which they were made."""
 
 
 def compare_runs(first: Sequence[Trace], second: Sequence[Trace]) -> dict[str, Any]:
@@ -31,10 +31,10 @@ def compare_runs(first: Sequence[Trace], second: Sequence[Trace]) -> dict[str, A
 
     Args:
         first: runs of one group.
-        second: runs of the other group, the reference: figures are first / second or first − second.
+        second: runs of the other group, the reference: metrics are first / second or first − second.
 
     Returns:
-        `problems`: reasons why the groups are not comparable (if there are any, there are no figures); `notes`: limits
+        `problems`: reasons why the groups are not comparable (if there are any, there are no metrics); `notes`: limits
         of the comparison; `prompts`: number of prompts that both ran; `figures`: by name, `value`, `low`, `high`, `n`
         (prompts), and `verdict`. `speed` is the ratio of tokens per second; `tau` and `acceptance_rate` are
         differences, first − second. An interval needs several prompts; without one, `low` is None and `verdict` states

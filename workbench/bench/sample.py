@@ -76,12 +76,12 @@ class Contender(Protocol):
 
     @property
     def kind(self) -> str:
-        """Return the implementation: "workbench", "hugging-face" or "llama.cpp"."""
+        """Return the implementation that the contender measures: "workbench", "hugging-face" or "llama.cpp"."""
         ...
 
     @property
     def promise(self) -> str:
-        """Return the contender's promise about its output, such as "exact"."""
+        """Return the contender's promise about its output, such as "exact" (the target's distribution)."""
         ...
 
     @property
@@ -91,7 +91,7 @@ class Contender(Protocol):
 
     @property
     def weights_bytes(self) -> int:
-        """Return the size of the required weights in bytes, without rearranged copies."""
+        """Return the bytes of the weights that the contender uses, without copies in another memory layout."""
         ...
 
     def run(self, prompt_ids: Sequence[int], prompt: int = 0, repeat: int = 0) -> Sample:

@@ -93,18 +93,18 @@ def check_distribution(
 
     The defaults and every other choice with the same promise (a policy, for example) are tested separately: in one
     common test, correct choices would hide a choice with a wrong distribution. The p-values are corrected for the
-    number of tests (Holm), so that the finding is a false alarm with probability `ALPHA`. Choices that promise less are
+    number of tests (Holm), so that a failure is a false alarm with probability `ALPHA`. Choices that promise less are
     not tested, but listed.
 
     Args:
-        method: method from the registry. An approximate method gets a measured figure, since it does not promise the
+        method: method from the registry. An approximate method gets a measured distance, since it does not promise the
             distribution; any other method passes or fails.
         models: models to run on.
         test: sampling parameters, and number of first tokens.
         runs: samples of each setting.
         prompt: token ids, or a prompt with images.
         only_setting: the only setting that is tested, for its own promise; None: the defaults and the choices.
-        seconds: time in seconds after which no other setting is started; the defaults are always tested. The finding
+        seconds: time in seconds after which no other setting is started; the defaults are always tested. The result
             reports the number of settings that were left out.
     """
     start = time.perf_counter()
@@ -167,7 +167,7 @@ def check_distribution(
 
 
 def settings_by_promise(method: Method) -> tuple[list[ConfiguredMethod], list[ConfiguredMethod]]:
-    """Return the settings that have the method's promise, and the settings that have another promise.
+    """Return the settings with the method's promise (such as exact output), and those with another promise.
 
     The settings are the defaults, and copies that change one parameter with choices. The first list also has each exact
     verifier with each numeric parameter at the low end of its range: some errors occur only at such a bound, which is
@@ -189,7 +189,7 @@ def low_ends(method: Method) -> Iterator[dict[str, Any]]:
 
 
 def _among(tests: int, worst: str, p: float) -> str:
-    """Return a note for a finding: number of tested settings and the one with the worst fit; empty for one setting."""
+    """Return a note for a test result: number of settings and the one with the worst fit; empty for one setting."""
     return (
         ""
         if tests == 1

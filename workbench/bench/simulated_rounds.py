@@ -106,7 +106,7 @@ class SimulatedSequence:
         return self.sequence.drafter.propose([self.sequence])[0]
 
     def verify(self, tree: DraftTree, min_tokens: int = 1) -> RoundFeedback:
-        """Verify a draft against the fixed text; append the emitted tokens, at least `min_tokens`, to the sequence."""
+        """Accept draft tokens that equal the fixed text; append these and the next token (at least `min_tokens`)."""
         sequence, tokens, parents = self.sequence, tree.tokens.tolist(), tree.parents.tolist()
         path, parent_node, position = list[int](), -1, self.position
         for node, (token, parent) in enumerate(zip(tokens, parents, strict=True)):

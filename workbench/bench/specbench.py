@@ -6,8 +6,8 @@ choice, one choice per repetition, and `accept_lengths` are the tokens of every 
 corrected or bonus token. `datasets` reads the questions (suite `spec-bench`). Source: Xia et al. 2024,
 arXiv:2401.07851, github.com/hemingkx/Spec-Bench, evaluation/eval.py and speed.py.
 
-Speed-ups are those of `workbench.trace.speedup`: a question is a prompt, a choice a repeat. Spec-Bench's own figure is
-reported too, under its name: total tokens / total time of the first choices, divided by the baseline's quotient. Its
+Speed-ups are those of `workbench.trace.speedup`: a question is a prompt, a choice a repeat. Spec-Bench's own speed-up
+is reported too, under its name: total tokens / total time of the first choices, divided by the baseline's quotient. Its
 speed.py counts a method's generated tokens, but tokenises the baseline's text again to count its tokens; here both
 counts are those in the files.
 """
@@ -180,7 +180,7 @@ def _rates(side: Any, numbers: Sequence[int]) -> dict[tuple[int, int], float]:
 
 
 def _first_choice(side: Any, numbers: Sequence[int]) -> float:
-    """Return total tokens / total time of each answer's first repetition, the only one that speed.py uses."""
+    """Return total tokens / total time of the answers' first repetitions, as Spec-Bench's speed.py does."""
     first = [side[number]["choices"][0] for number in numbers]
     return sum(sum(c["new_tokens"]) for c in first) / sum(sum(c["wall_time"]) for c in first)
 

@@ -1,8 +1,8 @@
-"""Estimators of figures from runs (speed-up, τ, acceptance rate), shared by comparisons, sweeps, bench and claims.
+"""Estimators of metrics from runs (speed-up, τ, acceptance rate), shared by comparisons, sweeps, bench and claims.
 
 Speeds are geometric means over equally weighted prompts. Speed-ups are geometric means of ratios within one prompt and
 repeat, with Student's interval (`workbench.trace.speedup` explains why). Counts are quotients of totals over all runs
-(`Totals`). Other figures, one value per prompt, are means with the 95 % interval of scipy's percentile
+(`Totals`). Other metrics, one value per prompt, are means with the 95 % interval of scipy's percentile
 bootstrap (Efron & Tibshirani 1993, §13.3) with a fixed seed.
 """
 
@@ -29,7 +29,7 @@ PARTS = ("draft", "verify", "overhead", "decode")
 Rates = Mapping[tuple[Any, int], float]
 """Type of the speeds of runs: tokens per second by (prompt, repeat)."""
 Interval = dict[str, Any]
-"""Type of a figure with its 95 % interval as plain JSON: value, low and high (None for a single value), n."""
+"""Type of a metric with its 95 % interval as plain JSON: value, low and high (None for a single value), n."""
 
 
 # -- speeds -----------------------------------------------------------------------------------------------------------
@@ -74,12 +74,12 @@ def acceptance_of(samples: Iterable[Sample]) -> float | None:
 
 
 def speedup_of(lane: LaneRuns, plain: LaneRuns | None) -> Estimate | None:
-    """Return the speed-up of a lane over plain decoding, without prefill."""
+    """Return the speed-up of a lane (method with settings) over plain decoding; prefill time does not count."""
     return None if plain is None else speedup(rates(lane.samples.values()), rates(plain.samples.values()))
 
 
 def speedups(lane: LaneRuns, plain: LaneRuns | None) -> list[float]:
-    """Return the speed-ups of a lane over plain decoding, one value per prompt and repeat that both have."""
+    """Return the speed-ups of a lane (method) over plain decoding, one value per prompt and repeat that both have."""
     ratios = {} if plain is None else pair_ratios(rates(lane.samples.values()), rates(plain.samples.values()))
     return [ratio for of_prompt in ratios.values() for ratio in of_prompt]
 
@@ -94,7 +94,7 @@ def share(part: float, whole: float) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Sums over runs, and figures that are quotients of such sums; a figure is None if its denominator is 0.
+    """Sums over runs, and metrics that are quotients of such sums; a metric is None if its denominator is 0.
 
     Attributes:
         runs: number of runs.
@@ -170,7 +170,7 @@ def mean(values: Sequence[float]) -> Interval | None:
 
 
 def geometric_mean(values: Sequence[float]) -> Interval | None:
-    """Return the geometric mean with its 95 % interval, for ratios above 0 of figures that are not speeds."""
+    """Return the geometric mean with its 95 % interval, for ratios above 0 of metrics that are not speeds."""
     interval = mean([math.log(value) for value in values])
     return interval and {name: x if name == "n" or x is None else math.exp(x) for name, x in interval.items()}
 

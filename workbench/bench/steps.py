@@ -33,7 +33,7 @@ class Step:
         left_s: estimated seconds left, from the runs so far; None before the first run has ended.
         comparison: results so far, after each run; complete in the last step of a comparison that was not stopped.
         last: whether this is the last step.
-        lane: name of the current lane; empty between runs.
+        lane: name of the current lane (method with settings); empty between runs.
         tokens: tokens of the current run so far.
         limit: length limit of the current run.
         prompt: index of the current prompt.
@@ -57,7 +57,7 @@ class Step:
         return {name: getattr(self, name) for name in NUMBERS}
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the progress of a comparison as plain JSON for the page, with the figures so far.
+        """Return the progress of a comparison as plain JSON for the page, with the metrics so far.
 
         It also contains the race (replay of all lanes) on the current prompt; the last step contains the whole
         comparison.

@@ -28,7 +28,7 @@ from workbench.trace import metrics
 from workbench.trace.events import Trace
 
 PROMPTS, TOKENS = 40, 64
-"""Number of prompts on which τ of two stored forms is compared, and length limit of a run in tokens."""
+"""Number of prompts on which τ with float16 and with int8 weights is compared, and length limit of a run in tokens."""
 DRAFT, IMAGE_DRAFT = "draft-model", "vlm-draft"
 """Names of the methods with which a draft model is measured: for a text target, and for a target with images."""
 Progress = Callable[[int, int], None]
@@ -88,7 +88,7 @@ def compare_storage(
 
 
 def _models_with(models: Models, folder: Path, label: str) -> Models:
-    """Return the models with the head or draft model of a folder; `label` separates the cached nets of both folders."""
+    """Return the models with the head or draft model of a folder; `label` keeps two folders' cached nets apart."""
     config = config_of(folder)
     kind = config.get("workbench_head")
     if kind is None:

@@ -42,7 +42,7 @@ class Query:
 def bench_store(n_runs: int, repeats: int = 10, progress: Progress | None = None) -> list[Query]:
     """Fill a store of saved runs in a temporary folder, and measure the time of searches in it.
 
-    Every run is a real file with an artificial text, method, tags, figures and date. A query ends when the rows of one
+    Every run is a real file with an artificial text, method, tags, metrics and date. A query ends when the rows of one
     page (`PAGE`) are in memory. The first query has to build the index; a later one follows directly after a save.
     """
     with tempfile.TemporaryDirectory(prefix="workbench-runs-") as folder:

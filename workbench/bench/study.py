@@ -110,7 +110,7 @@ class Store(Protocol[C_contra, R_co]):
         ...
 
     def save(self, cell: C_contra, result: Any) -> R_co:
-        """Store the result of a cell that a runner returned; return the result that the study keeps."""
+        """Store a cell's result, as the runner returned it; return the result in the form that the study keeps."""
         ...
 
 
@@ -163,7 +163,7 @@ class JsonLines(Generic[R]):
                 self._results[entry["key"]] = decode(entry["result"])
 
     def load(self, cell: Any) -> R | None:
-        """Return the stored result of a study's cell; None if the file has no result with the same settings."""
+        """Return the stored result of a cell (measurement); None if the file has no result with the same settings."""
         return self._results.get(fingerprint(cell, self._settings))
 
     def save(self, cell: Any, result: R) -> R:
@@ -206,11 +206,11 @@ class Rows(Generic[C]):
     save_row: Callable[[str, Any], None] = lambda key, row: None
 
     def load(self, cell: C) -> Any:
-        """Return the finished row of a study's cell; None if the cell must be measured."""
+        """Return the finished row of a study's cell (one measurement); None if the cell must be measured."""
         return self.finished.get(self.key(cell))
 
     def save(self, cell: C, result: Any) -> Any:
-        """Save the row that was measured for a study's cell."""
+        """Save the row that was measured for a study's cell (one measurement)."""
         self.save_row(self.key(cell), result)
         return result
 
@@ -226,7 +226,7 @@ def in_turn(
     Args:
         measure: function that measures a cell and returns its result, or a generator that yields progress and returns
             the result. `stopped` is checked between cells only.
-        failures: errors of a cell that do not end the study.
+        failures: types of errors that end the cell's measurement, but not the study.
     """
 
     def run(cells: Iterable[C], stopped: Callable[[], bool]) -> Iterator[Event]:
@@ -333,7 +333,7 @@ class Study(Generic[C, R]):
         return (time.monotonic() - self._start) / n * (self.total - self.done)
 
     def restart_clock(self) -> None:
-        """Estimate the remaining time from later cells only, since warm-up runs are not typical."""
+        """Estimate the remaining time only from the cells after this call: warm-up runs before it are not typical."""
         self._start, self._first = time.monotonic(), self.done
 
     def _events(self, stopped: Callable[[], bool]) -> Generator[Event, None, None]:
@@ -341,7 +341,7 @@ class Study(Generic[C, R]):
         yield from self._runner(self._remaining(), stopped)
 
     def _remaining(self) -> Iterator[C]:
-        """Yield each cell of the study without a result once, except the cells of contenders that have failed."""
+        """Yield each cell (measurement) without a result once, except the cells of contenders that have failed."""
         seen = set[Any]()
         for cell in self._cells:
             key = self._key(cell)

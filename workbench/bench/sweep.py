@@ -108,7 +108,7 @@ class Update:
         raise KeyError(values)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return one table row per cell that is done or failed: its axis values, its settings and its figures."""
+        """Return one table row per cell that is done or failed: its axis values, its settings and its metrics."""
         entries = []
         for cell in self.cells:
             result = self.results[cell.id]
@@ -172,7 +172,7 @@ def run(
 
 @dataclass(frozen=True, slots=True)
 class _CellStore:
-    """Store of a sweep's cells, in a folder if any; only cells measured under the workers' conditions count."""
+    """Store of a sweep's cells, in a folder if any; only cells measured under the same conditions (device, …) count."""
 
     folder: SweepFolder | None
     workers: WorkerGroup
@@ -216,7 +216,10 @@ def _measure_with_lock(
 
 
 def _load_finished(update: Update, study: Study[Cell, Result]) -> list[str]:
-    """Load finished cells that were measured under the workers' conditions; return the ids of the new ones."""
+    """Load finished cells that were measured under the workers' conditions; return the new cells' ids.
+
+    Conditions are device, versions, weights, and so on.
+    """
     new = list(dict.fromkeys(cell.id for cell in study.load()))
     update.results |= study.results
     update.kept += len(new)
@@ -263,5 +266,5 @@ def load_updates(sweep_folder: SweepFolder) -> list[Update]:
 
 
 def _conditions_key(result: Result) -> str:
-    """Return a key of the conditions of a result, without the models' weights, which an axis of the sweep may vary."""
+    """Return a key of a result's measuring conditions, without the weights, which an axis of the sweep may vary."""
     return canonical_json(result.conditions and {**result.conditions, "weights": None, "drafter_dtype": None})

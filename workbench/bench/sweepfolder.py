@@ -36,15 +36,15 @@ class Result:
         id: id of the cell, from its settings.
         state: waiting, running, done or failed.
         text: progress while it runs.
-        figures: by metric: value, low, high (95 %), n; None if a denominator is 0. While the cell runs, the figures
+        figures: by metric: value, low, high (95 %), n; None if a denominator is 0. While the cell runs, the metrics
             of its runs so far.
         error: reason of the failure; empty if there is none.
         seconds: duration of the measurement.
         run: id of the run in the sweep's store that is saved as the cell's trace.
         worker: name of the worker that measured the cell.
         machine: machine and date of the measurement.
-        conditions: everything that affects a figure besides the settings, see `workbench.bench.conditions`; None: not
-            recorded.
+        conditions: everything that affects a measured value besides the settings, see `workbench.bench.conditions`;
+            None: not recorded.
     """
 
     id: str
@@ -152,7 +152,7 @@ class SweepFolder:
     def load(self, cell: str, conditions: Mapping[str, Any] | None) -> Result | None:
         """Return a cell's result that was measured under these conditions; None if no such result can be read.
 
-        Unknown conditions (None) never match.
+        Conditions are device, versions, weights, and so on. Unknown conditions (None) never match.
         """
         return None if conditions is None else _read(self._path(measurement_id(cell, conditions)))
 

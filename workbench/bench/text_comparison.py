@@ -1,4 +1,4 @@
-"""Comparison of texts: the positions where two runs differ, the target's margin there, and the method's promise."""
+"""Comparison of texts: where two runs differ, the target's margin there, and what the method promises."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def differences(plain: Trace, other: Trace) -> list[list[str]]:
 
 
 def text_exactness(lane: LaneRuns, plain: LaneRuns, greedy: bool) -> dict[str, Any]:
-    """Return facts about whether a lane generates the same text as plain decoding.
+    """Return whether a lane (method with settings) generates the same text as plain decoding, and the evidence.
 
     Returns:
         kind ("reference", "identical", "diverges" or, when sampling, "distribution"), promise, number of compared

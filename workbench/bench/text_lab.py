@@ -412,7 +412,7 @@ class TextLab:
 
         A setting passes if it retains enough of the exact verifier's right answers. Settings are tried in order until
         one does not pass. This fixed sequence of tests needs no correction for multiple testing. If the first setting
-        does not pass, the figure of this setting is returned.
+        does not pass, the result of this setting is returned.
 
         Args:
             settings: parameters of the approximate verifier, the strictest first.
@@ -475,7 +475,7 @@ class TextLab:
         return [[r for rounds in draws for r in rounds] for draws in self._draws(method, params, temperature)]
 
     def _draws(self, method: str, params: Mapping[str, Any], temperature: float) -> list[list[list[Round]]]:
-        """Return for each prompt and each of its sampled runs the rounds; cached, since claims share runs.
+        """Return the rounds of each prompt's sampled runs; the result is cached, since claims share runs.
 
         Runs whose state carries over from one request to the next (parameter `warm`) depend on earlier runs, and are
         not cached.

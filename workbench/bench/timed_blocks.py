@@ -50,7 +50,7 @@ class BlockRun:
 
     @contextlib.contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Run a part of a block as a `with` block: an error ends only this part, and the block counts as failed."""
+        """Run the `with` block as a part of a benchmark block: an error ends the part only; the block has failed."""
         try:
             yield
         except (TimeUpError, SkippedBlockError):
@@ -70,7 +70,7 @@ class BlockRun:
         self.check()
 
     def skip(self, what: str, why: str) -> None:
-        """Add a measurement that was not made, and the reason, to the report's list; repetitions are ignored."""
+        """Add a measurement that was not made, and the reason, to the report's list, if it is not in the list yet."""
         entry = {"block": what, "why": why}
         if entry not in self.report["skipped"]:
             self.report["skipped"].append(entry)

@@ -138,10 +138,11 @@ def sample_draft(kind: Sampling, q: Tensor, n: int = NODES, seed: int = 0, sibli
 def measure(
     timed: abc.Sequence[Case], vocabulary: int, device: torch.device, repeats: int, nodes: int = NODES
 ) -> tuple[dict[Case, float], dict[str, float]]:
-    """Return the seconds of each case and of the shared work; every repeat runs all cases, in changing order.
+    """Return the seconds of each case (verifier and draft) and of the shared work, which every case needs.
 
-    A rule computes everything that its round reads: the path, the token emitted at its end, and the distribution error
-    of tested nodes. The slower of two rounds counts: one that accepts as much as possible, one that accepts nothing.
+    Every repeat runs all cases, in changing order. A verifier computes everything that its round reads: the path, the
+    token emitted at its end, and the distribution error of tested nodes. The slower of two rounds counts: one that
+    accepts as much as possible, one that accepts nothing.
     """
     generator = torch.Generator().manual_seed(vocabulary)
     logits, draft_logits = (LOGIT_STD * torch.randn(2, nodes + 1, vocabulary, generator=generator)).to(device)
@@ -239,7 +240,7 @@ def run_suite(
 
 
 def share(row: dict[str, Any], forward: dict[str, Any]) -> float | None:
-    """Return (time of a rule) / (time of a target's forward pass); None if the target's vocabulary was not measured."""
+    """Return a verifier's time / a target's forward pass time; None if this vocabulary size was not measured."""
     s = row["seconds"].get(str(forward["vocabulary"]))
     return None if s is None else s / forward["seconds"]
 
@@ -249,9 +250,10 @@ def _label(label: str) -> str:
 
 
 def table(report: dict[str, Any]) -> str:
-    """Return the verifier benchmark's report as a Markdown table, with a row per rule.
+    """Return the verifier benchmark's report as a Markdown table, with a row per verifier.
 
-    Columns are the milliseconds by vocabulary, and the shares of forward passes.
+    Columns: the verifier's milliseconds for each vocabulary size, and the time as a share of each target's forward
+    pass.
     """
     shared = {_label(name): s for name, s in report["shared"].items()}
     sizes = list(shared[DISTRIBUTION])

@@ -1,6 +1,6 @@
 """Measurements for the papers' claims about drafting with images: on the bundled vision-language models.
 
-τ is measured with greedy decoding on captions of held-out scenes; every drafter drafts the same number of levels. A
+τ is measured with greedy decoding on captions of held-out scenes; every drafter drafts to the same depth. A
 ratio of two settings is computed scene by scene.
 """
 
@@ -54,7 +54,7 @@ def _note(scenes: int, over: str) -> str:
 
 
 class _ImageContender(EngineContender):
-    """Contender that answers questions about images."""
+    """Contender (compared method) that answers questions about images."""
 
     def request(self, prompt: SceneQuestion) -> Request:
         return vision_suite.request(self.engine.models, prompt, self.configured)
@@ -85,11 +85,11 @@ class VisionLab:
         return _traces(name)
 
     def mean(self, values: Sequence[float]) -> Measurement:
-        """Return a measurement: the mean of a figure over scenes, given one value per scene."""
+        """Return the measurement of a metric as the mean over scenes, given one value per scene."""
         return Measurement.of(mean(values), f"{self.setting}; mean over scenes")
 
     def ratio_of_quotients(self, numerator: Quotient, denominator: Quotient) -> Measurement:
-        """Return a measurement: the ratio of two quotients of sums over scenes; see `workbench.bench.statistics`."""
+        """Return the measurement of a ratio of two quotients of sums over scenes; see `workbench.bench.statistics`."""
         return Measurement.of(ratio_of_quotients(numerator, denominator), f"{self.setting}; over all rounds")
 
     def tau(self, name: str) -> Measurement:

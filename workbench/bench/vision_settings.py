@@ -16,7 +16,7 @@ from workbench.scenes.tasks import LEXICON, QUESTIONS, ask
 SUITE = "vision"
 """Key in `Method.suites` under which methods declare their settings for the vision suite."""
 DEPTH = 5
-"""Draft levels of every drafter, so that τ compares their predictions and not their draft lengths."""
+"""Draft depth of every drafter: the same for all, so that τ compares predictions and not draft lengths."""
 CAPTION, SHORT = "captions", "short answers"
 GROUPS = ("all", CAPTION, SHORT)
 FACTS = {word: "fact" for words in LEXICON.values() for word in words}

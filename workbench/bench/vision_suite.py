@@ -1,6 +1,6 @@
 """The vision suite: held-out scenes by kind of question, for every drafter and for every way to compress an image.
 
-Its figures (tokens per target pass, accepted drafts) depend neither on the machine nor on its load. Each pair of
+Its metrics (tokens per target pass, accepted drafts) depend neither on the machine nor on its load. Each pair of
 scene and question is one observation; intervals are bootstrapped over observations.
 """
 
@@ -104,7 +104,7 @@ def request(models: Models, scene_question: SceneQuestion, configured: Any) -> R
 def measure(
     setting: Setting, models: Models, scene_questions: Sequence[SceneQuestion], plain: Sequence[Sequence[int]]
 ) -> dict[str, Any] | None:
-    """Return one row of the vision board: a setting's figures by group of questions.
+    """Return one row of the vision board: a setting's metrics by group of questions.
 
     The result is None if the models lack a part that the setting needs.
 

@@ -1,4 +1,4 @@
-"""The measured error of each what-if prediction, from the saved pairs of predicted and measured figures. No PyTorch.
+"""The measured error of each what-if prediction, from the saved pairs of predicted and measured values. No PyTorch.
 
 `workbench.bench.whatif_suite` measures the pairs.
 """
@@ -26,14 +26,14 @@ PREDICTIONS = {
     "iid": "τ of K draft levels, from a constant acceptance rate",
     "formula": "speed-up by the formula from acceptance rate and costs",
 }
-"""Descriptions of the figures that what-if predictions predict, by the prediction's key."""
+"""Descriptions of the values that what-if predictions (of runs with other settings) predict, by key."""
 TIMED = ("speeds", "plain", "formula")
-"""Keys of the what-if predictions of speeds, whose real runs need an idle machine. All others predict token counts."""
+"""Keys of the what-if predictions that predict speeds: their tests need an idle machine. All others predict counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorEstimate:
-    """Error of one kind of what-if prediction.
+    """Error of one kind of what-if prediction (of a run with other settings).
 
     Attributes:
         prediction: key of the prediction in `PREDICTIONS`.
@@ -70,7 +70,7 @@ class ErrorEstimate:
 
 
 def error_of(key: str, row: Mapping[str, Any]) -> ErrorEstimate | None:
-    """Return the error of the what-if prediction `key` from its saved row; None if the row has too few pairs."""
+    """Return the error of the what-if prediction `key` from its saved row; None with too few measured pairs."""
     ratios = dict[str, list[float]]()
     for pair in row.get("pairs", ()):
         if pair["predicted"] > 0 and pair["measured"] > 0:
@@ -86,14 +86,14 @@ def error_of(key: str, row: Mapping[str, Any]) -> ErrorEstimate | None:
 
 
 def errors(rows: Mapping[str, Mapping[str, Any]] | None = None) -> dict[str, str]:
-    """Return the measured error of each what-if prediction in words, from the saved board."""
+    """Return the measured error of each what-if prediction (run with other settings) in words, from the saved board."""
     saved = boardfiles.read(BOARD) if rows is None else rows
     by_key = {key: error_of(key, row) for key, row in saved.items()}
     return {key: error.sentence for key, error in by_key.items() if error is not None}
 
 
 def markdown(rows: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the board of the what-if predictions' errors as Markdown."""
+    """Return the errors of the what-if predictions (runs with other settings) as Markdown."""
     entries = [e for key in PREDICTIONS if key in rows and (e := error_of(key, rows[key])) is not None]
     columns: dict[str, Callable[[ErrorEstimate], Any]] = {
         "prediction": lambda e: PREDICTIONS[e.prediction],

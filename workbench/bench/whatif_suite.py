@@ -1,7 +1,7 @@
 """Errors of what-if predictions: compare each prediction of `workbench.trace.whatif` with the run that it predicts.
 
-The pairs of predicted and measured figures are saved, prompt by prompt; errors are computed from them for display.
-Figures of τ are counts from greedy runs and do not depend on the machine. Speeds do: each predicted and measured speed
+The pairs of predicted and measured values are saved, prompt by prompt; errors are computed from them for display.
+Values of τ are counts from greedy runs and do not depend on the machine. Speeds do: each predicted and measured speed
 is relative to the speed of the prompt's recorded run, measured just before.
 """
 
@@ -28,7 +28,7 @@ CHAINS: Mapping[str, Mapping[str, Any]] = {
     "draft-model": {"policy": "fixed"},
     "eagle-2": {"policy": "fixed", "grower": "chain"},
 }
-"""Methods whose runs are recorded for predictions: a draft model, and EAGLE's head, less accurate with depth."""
+"""Methods whose runs are recorded for predictions: a draft model, and EAGLE, whose accuracy falls with depth."""
 TREE: Mapping[str, Any] = {"policy": "fixed", "grower": "rsd-c", "branching": "2-2-2", "depth": WIDE_DEPTH, "nodes": 14}
 """Setting of `draft-tree` with two siblings at every position, whose τ is predicted."""
 Progress = Callable[[int, int, str], None]
@@ -37,7 +37,7 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True, slots=True)
 class PromptRuns:
-    """A prompt with the engine that runs methods on it greedily, to check what-if predictions."""
+    """A prompt with the engine that runs methods on it greedily, to check what-if predictions (of other settings)."""
 
     engine: Engine
     ids: list[int]
@@ -99,7 +99,7 @@ def measure(
 
 
 def predictions_for_prompt(runs: PromptRuns, keys: Collection[str]) -> Iterator[tuple[str, str, float, float]]:
-    """Yield (key, setting, predicted figure, measured figure) of the predictions `keys` for one prompt."""
+    """Yield (key, setting, predicted value, measured value) of the predictions `keys` for one prompt."""
     for prediction in _of_chains(runs):
         if prediction[0] in keys:
             yield prediction

@@ -26,7 +26,7 @@ POLL_S = 0.3
 
 
 def result_of(cell: Cell, comparison: Comparison, seconds: float, worker: str) -> tuple[Result, Trace | None]:
-    """Return the result of a sweep's cell from its comparison, and for display the lane's trace on the first prompt."""
+    """Return the result of a sweep's cell, and for display the trace of its method on the first prompt."""
     lane, plain = _sides(cell, comparison)
     problem = lane.error or ("" if plain is not None or lane.lane.is_plain else "Plain decoding failed.")
     state = FAILED if problem or not lane.samples else DONE
@@ -37,13 +37,13 @@ def result_of(cell: Cell, comparison: Comparison, seconds: float, worker: str) -
 
 
 def partial_estimates(cell: Cell, comparison: Comparison) -> dict[str, Any]:
-    """Return the figures of a sweep's cell from the runs so far; empty before both lanes have runs."""
+    """Return the metrics of a sweep's cell from the runs so far; empty before both methods have runs."""
     lane, plain = _sides(cell, comparison)
     return estimates(lane, plain) if lane.samples and plain is not None else {}
 
 
 def _sides(cell: Cell, comparison: Comparison) -> tuple[Any, Any]:
-    """Return the runs of the cell's lane and of plain decoding (None if it has none) in a comparison."""
+    """Return the runs of the cell's method and of plain decoding (None if it has none) in a comparison."""
     return next((m for m in comparison.lanes if m.lane == cell.lane), comparison.lanes[-1]), comparison.reference
 
 

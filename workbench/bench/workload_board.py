@@ -161,9 +161,9 @@ def reusable_rows(
 def targets(saved_rows: Mapping[str, Row] | None = None) -> list[dict[str, Any]]:
     """Return the workload board: an entry for each target, with its methods ordered by speed over all kinds of work.
 
-    Each entry has target, dtype, tokens, prompts (per kind), kinds (name → words), methods (method, title, params,
-    `all`, and `cells`: speedup and tau by kind), best (method by kind; None where no method is faster than plain
-    decoding), and date, commits and machine of the measurement.
+    Each entry has target, dtype, tokens, prompts (per kind), kinds (name → description), methods (method, title,
+    params, `all`, and `cells`: speedup and tau by kind), best (method by kind; None where no method is faster than
+    plain decoding), and date, commits and machine of the measurement.
 
     Args:
         saved_rows: the saved rows; by default those of the repository.

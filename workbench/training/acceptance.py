@@ -118,7 +118,7 @@ class Drafts:
 
 
 def train_acceptance(options: AcceptanceOptions, report: Report) -> tuple[RunResult, dict[str, Any]]:
-    """Train the acceptance head and write it to its folder; return its figures, and facts for the model card.
+    """Train the acceptance head and write it to its folder; return its metrics, and facts for the model card.
 
     Raises:
         ParameterError: there is no draft model, or there are too few answers.
@@ -239,11 +239,11 @@ def sweep(
 
 
 def _is_on_front(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether a setting is on the Pareto front: no other one is as good in both figures and better in one.
+    """Return whether a setting is on the Pareto front: no other one is as good in both metrics and better in one.
 
     Args:
-        row: `discarded` and `passes` of the setting, both better if smaller.
-        rows: these figures of all settings.
+        row: numbers of `discarded` drafts and target `passes` of the setting, both better if smaller.
+        rows: these metrics of all settings.
     """
     figures = row["discarded"], row["passes"]
     all_figures = [(r["discarded"], r["passes"]) for r in rows]
@@ -263,7 +263,7 @@ def _is_held_out(n: int) -> bool:
 def weighted_loss(logits: Float[Tensor, " N"], accept_probs: Float[Tensor, " N"], weight: float) -> Float[Tensor, ""]:
     """Return the weighted mean cross-entropy of predicted acceptance (logits) and soft labels (`accept_probs`).
 
-    The share 1 − label of each drafted token, a rejection, has weight `weight`; the share label has weight 1.
+    In each token's loss, the rejection share 1 − label has weight `weight`; the acceptance share has weight 1.
 
     Example:
         >>> weighted_loss(torch.zeros(1), torch.tensor([0.5]), 6.0)  # ln 2, whatever the weights
@@ -280,7 +280,7 @@ def calibrated_probs(logits: Float[Tensor, " N"], weight: float) -> Float[Tensor
 
 @torch.no_grad()
 def evaluate_head(net: AcceptanceHead, held: Drafts, weight: float) -> dict[str, float]:
-    """Return the figures of an acceptance head on held-out drafts.
+    """Return the metrics of an acceptance head on held-out drafts.
 
     Returns:
         The weighted loss; "accuracy", the expected share of drafts for which "acceptance probability above ½" predicts

@@ -137,7 +137,7 @@ def _exchanges(data: Path, per_task: int, seed: int) -> list[tuple[str, str, str
 
 
 def write_answers(options: AnswersOptions, report: Report) -> dict[str, Any]:
-    """Generate answers up to the requested number of tokens, pack them into token files, and return the figures.
+    """Generate the requested number of answer tokens, pack the answers into token files, and return counts and time.
 
     Raises:
         ParameterError: the folder has answers generated with other options or for other prompts, or another process is
@@ -275,7 +275,7 @@ def encode_message(tokenizer: Any, message: str) -> list[int]:
 
 
 def _first_held(turns: abc.Sequence[tuple[int, str]], tokenizer: Any, longest: int) -> list[tuple[int, list[int]]]:
-    """Return the first `FIRST_HELD` held-out prompts as (number, token ids).
+    """Return the first `FIRST_HELD` held-out prompts as (prompt number, token ids).
 
     These prompts are answered before all other ones, so that even the shortest run has answers for evaluation.
     """
@@ -286,7 +286,7 @@ def _first_held(turns: abc.Sequence[tuple[int, str]], tokenizer: Any, longest: i
 def _encode_prompts(
     turns: abc.Sequence[tuple[int, str]], tokenizer: Any, longest: int
 ) -> Iterator[tuple[int, list[int]]]:
-    """Yield (number, token ids) of the training prompts that are not too long.
+    """Yield (prompt number, token ids) of the training prompts that are not too long.
 
     Every `SORT_WINDOW` prompts are sorted by length: sequences of equal length need no padding.
     """

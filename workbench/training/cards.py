@@ -1,6 +1,6 @@
-"""Shared code of all model cards: `README.md` files beside the weights, with measured figures only.
+"""Shared code of all model cards: `README.md` files beside the weights, with measured metrics only.
 
-A module beside each recipe writes the text of its card; this module has the code for figures, runs and tables.
+A module beside each recipe writes the text of its card; this module has the code for metrics, runs and tables.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from workbench.trace.files import write_atomically
 
 Figures = dict[str, Any]
 BITS = "bits"
-"""Key of evaluation figures that were measured with int8 weights: bits per stored weight."""
+"""Key of evaluation metrics that were measured with int8 weights: bits per stored weight."""
 SECTION = "## Stored as int8"
-"""Title of a model card's last section, which has the measured figures of the int8 checkpoint."""
+"""Title of a model card's last section, which has the measured metrics of the int8 checkpoint."""
 _OPENING = """\
 `from_pretrained` of transformers does not read this format. The following code writes a folder that it can read:
 
@@ -34,12 +34,12 @@ load_model("{name}", torch.device("cpu"), torch.float16).save_pretrained("{name}
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A trained model with its figures, from which its model card is written.
+    """A trained model with its metrics, from which its model card is written.
 
     Attributes:
         name: name of the model's folder, and title of the card.
         config: content of the model's `config.json`.
-        figures: `training.json`: figures measured during training.
+        figures: `training.json`: metrics measured during training.
         evaluation: `evaluation.json`; empty if there is none.
     """
 
@@ -50,7 +50,7 @@ class TrainedModel:
 
     @classmethod
     def load(cls, folder: Path) -> TrainedModel:
-        """Read the configuration and the figures of the trained model in a folder.
+        """Read the configuration and the metrics of the trained model in a folder.
 
         Raises:
             OSError: the folder has no configuration, or the model's training has not ended.
@@ -88,7 +88,7 @@ def write_storage_section(folder: Path) -> None:
 
 
 def storage_section(model: TrainedModel) -> str:
-    """Return the last section of a model's card: measured figures of the int8 checkpoint; empty if there are none."""
+    """Return the last section of a model's card: measured metrics of the int8 checkpoint; empty if there are none."""
     stored = model.config.get(STORED, {})
     if not (measured := stored.get("measured")):
         return ""
@@ -107,7 +107,7 @@ def storage_section(model: TrainedModel) -> str:
 
 
 def _count(measured: Figures) -> int:
-    """Return the number of prompts on which evaluation figures were measured: the value of the option `--measure`."""
+    """Return the number of prompts on which evaluation metrics were measured: the value of the option `--measure`."""
     return measured["prompts"] if "tau" in measured else measured["each"]
 
 
@@ -139,7 +139,7 @@ def write_results(
         path: JSON file of the results.
         models: folder of the models; models that were not measured or whose training has not ended get no card.
         cards: functions that return cards, by the model's name.
-        results: figures; `parameters` has the measured models by name.
+        results: metrics; `parameters` has the measured models by name.
         hardware: description of the machine; the processor's name by default.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -151,9 +151,9 @@ def write_results(
 
 
 def runs_of(figures: Figures) -> list[Figures]:
-    """Return the figures of all training runs of a model, oldest first.
+    """Return the metrics of all training runs of a model, oldest first.
 
-    The figures of a run that continues an earlier run contain the figures of the earlier run.
+    The metrics of a run that continues an earlier run contain the metrics of the earlier run.
     """
     runs = [figures]
     while "begun" in runs[0]:
@@ -180,8 +180,8 @@ def training_runs(figures: Figures, hardware: str, token_note: str = "") -> str:
     """Return the section of a model card about the runs that trained the model.
 
     Args:
-        figures: figures of the last run.
-        hardware: description of the machine, for runs whose figures do not have one.
+        figures: metrics of the last run.
+        hardware: description of the machine, for runs whose metrics do not have one.
         token_note: note in brackets that says which tokens the number of tokens includes; empty: no note.
     """
     runs = runs_of(figures)

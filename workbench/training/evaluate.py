@@ -76,7 +76,7 @@ def answer_tasks(
 
 
 def evaluate(options: EvaluateOptions, report: Report) -> dict[str, object]:
-    """Measure the bundled models; write the figures to `options.out`, and the model cards."""
+    """Measure the bundled models; write the metrics to `options.out`, and the model cards."""
     torch.set_num_threads(options.threads)
     tokenizer = load_tokenizer(options.target)
     target = load_target(options.target)

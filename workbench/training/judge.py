@@ -39,7 +39,7 @@ from workbench.training.trainer import Step, StepLoss, Trainer
 THRESHOLDS = (0.1, 0.3, 0.5, 0.7, 0.9)
 """Values of the judge's threshold δ in the table of its model card."""
 DEFAULT_THRESHOLD = 0.5
-"""Judge's threshold δ for the figures on held-out answers: the default of the verifier."""
+"""Judge's threshold δ for the metrics on held-out answers: the default of the verifier."""
 MAX_WRONG_PASS_SHARE = 0.01
 """Largest share of the calibration data's wrong tokens that may pass the judge at `DEFAULT_THRESHOLD`."""
 CALIBRATE_EVERY = 3
@@ -115,7 +115,7 @@ class Tokens:
 
 
 def train_judge(options: JudgeOptions, report: Report) -> tuple[RunResult, dict[str, Any]]:
-    """Train the judge, write it to `options.folder`, and return its figures and facts for the model card.
+    """Train the judge, write it to `options.folder`, and return its metrics and facts for the model card.
 
     Raises:
         ParameterError: a task does not exist, there is no draft model, or there are too few harmless or wrong swaps.
@@ -264,7 +264,7 @@ def scores(net: JudgeHead, states: Float[Tensor, "N D"], target_only: bool = Fal
 
 @torch.no_grad()
 def evaluate_judge(net: JudgeHead, held: Tokens, weight: float, target_only: bool = False) -> dict[str, float]:
-    """Return the judge's figures on the tokens of held-out problems, at the threshold `DEFAULT_THRESHOLD`."""
+    """Return the judge's metrics on the tokens of held-out problems, at the threshold `DEFAULT_THRESHOLD`."""
     harmless, wrong = scores(net, held.right, target_only), scores(net, held.wrong, target_only)
     passed, refused = _share(harmless.sigmoid() > DEFAULT_THRESHOLD), _share(wrong.sigmoid() <= DEFAULT_THRESHOLD)
     order = torch.searchsorted(wrong.sort().values, harmless).double() / len(wrong)

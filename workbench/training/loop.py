@@ -84,7 +84,7 @@ class LoopOptions:
         clip: Largest gradient norm; larger gradients are scaled down.
         decay: Share of the run, at its end, in which the learning rate decreases.
         curves: Folder for training curves as TensorBoard event files; None: no curves.
-        on_policy: Function that returns on-policy figures of the last saved net, by curve. It is called at each
+        on_policy: Function that returns on-policy metrics of the last saved net, by curve. It is called at each
             checkpoint if there are curves; the run's clock does not count its time.
     """
 
@@ -102,14 +102,14 @@ class LoopOptions:
 
 @dataclass
 class RunResult:
-    """Measured figures of a training run.
+    """Measured metrics of a training run.
 
     Attributes:
         steps: Number of optimizer steps.
         tokens: Number of tokens read.
         seconds: Training time in seconds, including the time before the run was resumed.
         losses: Smoothed training losses by name.
-        held: Figures on held-out text at the last checkpoint, by name.
+        held: Metrics on held-out text at the last checkpoint, by name.
     """
 
     steps: int = 0
@@ -139,7 +139,7 @@ def run_loop(
             progress line.
 
     Returns:
-        The measured figures of the run, with smoothed losses.
+        The measured metrics of the run, with smoothed losses.
     """
     result = RunResult()
     if options.resume and options.checkpoint and options.checkpoint.exists():

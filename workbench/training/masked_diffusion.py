@@ -123,7 +123,7 @@ def masked_loss(
 
 
 def train_masked_diffusion(options: MaskedDiffusionOptions, report: Report) -> tuple[RunResult, dict[str, Any]]:
-    """Train the masked-diffusion model, write it to `options.out`, and return its figures and facts for its card."""
+    """Train the masked-diffusion model, write it to `options.out`, and return metrics and facts for its card."""
     torch.set_num_threads(options.threads)
     tokenizer = load_tokenizer(bundled()[DEFAULT_TARGET])
     mask_token = token_id(tokenizer, MASK)
@@ -168,7 +168,7 @@ def first_layers(n: int) -> LlamaForCausalLM:
 def answer_problems(
     model: LlamaForCausalLM, windows: AnswerWindows, task: str, n: int, mask_token: int
 ) -> list[GradedAnswer[Instance]]:
-    """Return the masked-diffusion model's answers to problems; a forward pass fills in the most certain position."""
+    """Return the masked-diffusion model's answers; each forward pass fills the most certain masked position."""
     stream = TASKS[task].stream(1, held_out=True)
     problems = [next(stream) for _ in range(n)]
     prompts = [windows.encode(problem)[0] for problem in problems]

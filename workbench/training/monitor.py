@@ -1,4 +1,4 @@
-"""Curves of losses and figures that a training run writes, and the on-policy evaluation at each checkpoint."""
+"""Curves of losses and metrics that a training run writes, and the on-policy evaluation at each checkpoint."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from workbench.trace.curves import EVALUATING, LOSS, TEACHER_FORCED, TRAINING, C
 from workbench.training.clock import RunClock
 
 OnPolicyEvaluation = Callable[[], dict[str, float]]
-"""Type of a function that drafts with the last saved net (on policy) and returns figures by curve name."""
+"""Type of a function that drafts with the last saved net (on policy) and returns metrics by curve name."""
 
 
 @dataclass
@@ -64,7 +64,7 @@ class TrainingMonitor:
             self.writer.add(step, {f"{LOSS}/{name}": value for name, value in losses.items()} | seconds)
 
     def record_evaluation(self, step: int, held: Mapping[str, float], report: Callable[[str], None]) -> None:
-        """Write the figures on held-out text (`held`) and the on-policy figures to the curves."""
+        """Write the metrics on held-out text (`held`) and the on-policy metrics to the curves."""
         if self.writer is None:
             return
         self.writer.add(step, {f"{TEACHER_FORCED}/{_position(name)}": value for name, value in held.items()})
@@ -79,7 +79,7 @@ class TrainingMonitor:
 
 
 def _position(name: str) -> str:
-    """Return the name of the training curve for a figure such as "agreement 2", whose number is a draft position.
+    """Return the name of the training curve for a metric such as "agreement 2", whose number is a draft position.
 
     >>> _position("agreement 2"), _position("agreement")
     ('position 2', 'position 1')

@@ -75,14 +75,14 @@ class Recipe:
 def finish(
     result: RunResult, out: Path, more: dict[str, Any] | None = None, card: Callable[[TrainedModel], str] | None = None
 ) -> dict[str, Any]:
-    """Write a training run's figures, the machine's description and a model card to the model's folder.
+    """Write a training run's metrics, the machine's description and a model card to the model's folder.
 
-    Return the figures.
+    Return the metrics.
 
     Args:
-        result: measured figures of the run.
+        result: measured metrics of the run.
         out: folder of the model.
-        more: further figures to write.
+        more: further metrics to write.
         card: function that returns the text of the card below its title; None: no card.
     """
     machine = machine_facts()
@@ -102,13 +102,13 @@ def training_recipe(
     card: Callable[[TrainedModel], str] | None = None,
     choose_options: Callable[[Mapping[str, Any]], type] | None = None,
 ) -> Recipe:
-    """Return a recipe that trains a model, and then writes figures and card to its folder.
+    """Return a recipe that trains a model, and then writes metrics and model card to its folder.
 
     Args:
         name: name of the recipe.
         summary: one line about the recipe's result.
         options_class: dataclass of the recipe's options, with the model's folder as `folder` or `out`.
-        train: function that trains and writes the model, and returns its figures, and facts for its card if any.
+        train: function that trains and writes the model, and returns its metrics, and facts for its model card if any.
         card: function that returns the text of the card below its title; None: `workbench train` writes no card.
         choose_options: function as in `Recipe.choose_options`.
     """
@@ -124,7 +124,7 @@ def training_recipe(
 
 
 def load_start_figures(folder: Path | None) -> dict[str, Any]:
-    """Return the training figures of the finished model from which a run starts; empty if there are none."""
+    """Return the training metrics of the finished model from which a run starts; empty if there are none."""
     try:
         return {} if folder is None else {"begun": json.loads((folder / "training.json").read_text())}
     except (OSError, ValueError):

@@ -271,7 +271,7 @@ def run(name: str, options: dict[str, Any], report: Report) -> dict[str, Any]:
         report: Function that receives progress lines.
 
     Returns:
-        The measured figures.
+        The measured metrics.
 
     Raises:
         ValueError: the recipe or an option is unknown.

@@ -28,7 +28,7 @@ class Source:
     Attributes:
         file: File name inside the data folder.
         group: Name of the group, for which the held-out loss is reported.
-        share: Share of the tokens that do not come from the generators.
+        share: The file's share of the tokens that do not come from the text generators.
         documents: Converts a row (a dict, or the text of a passage) into documents.
         passes: Largest number of passes over the file to reach its share.
     """

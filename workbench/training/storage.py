@@ -1,4 +1,4 @@
-"""Figures of int8 checkpoints: a target's answers with float16 and int8 weights, and a section of the model's card."""
+"""Comparison of a target's answers with float16 and int8 weights, and the section on it in the model card."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def compare_answers(before: Path, after: Path, n: int) -> dict[str, Any]:
 
 
 def record(folder: Path, measured: dict[str, Any]) -> None:
-    """Write the figures of an int8 checkpoint into `config.json`, and a section into the model card if there is one."""
+    """Write the metrics of an int8 checkpoint into `config.json`, and a section into the model card if there is one."""
     config = config_of(folder)
     config |= {STORED: config[STORED] | {"measured": measured}}
     write_atomically(folder / "config.json", format_json(config))

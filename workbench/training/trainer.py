@@ -1,7 +1,7 @@
 """The trainer of all recipes: a recipe declares its net, loss, evaluation and files; the trainer runs the loop.
 
 each step        loss of the step → gradients → one optimizer step (`run_loop`)
-each checkpoint  state for resuming → figures on held-out data → learning curve → files of the model
+each checkpoint  state for resuming → metrics on held-out data → learning curve → files of the model
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class StepLoss:
     Attributes:
         loss: the loss to minimise; without a gradient if nothing in the batch is supervised.
         tokens: number of tokens that the step reads.
-        figures: figures to report, by name; None: only the loss, with the name "loss".
+        figures: metrics to report, by name; None: only the loss, with the name "loss".
     """
 
     loss: Tensor
@@ -56,7 +56,7 @@ class StepLoss:
 
 Losses = Callable[[Step], StepLoss | Iterable[StepLoss]]
 """Type of a function that yields the losses of a training step. Gradients are computed after each loss and added up;
-figures of the same name are added up, too."""
+metrics of the same name are added up, too."""
 
 
 def step_generator(seed: int, number: int) -> torch.Generator:
@@ -65,7 +65,7 @@ def step_generator(seed: int, number: int) -> torch.Generator:
 
 
 def propagate(losses: StepLoss | Iterable[StepLoss]) -> tuple[int, dict[str, float]]:
-    """Compute the gradients of a step's losses; return the number of tokens read, and the figures to report."""
+    """Compute the gradients of a step's losses; return the number of tokens read, and the metrics to report."""
     tokens, figures = 0, dict[str, float]()
     for part in [losses] if isinstance(losses, StepLoss) else losses:
         if part.loss.requires_grad:
@@ -82,7 +82,7 @@ class Curve:
 
     Attributes:
         path: file of the curve; None: the curve is not stored.
-        points: pairs of the number of tokens read and the held-out figure.
+        points: pairs of the number of tokens read and the held-out metric.
     """
 
     path: Path | None
@@ -115,12 +115,12 @@ class Trainer:
         net: the net; its state is in the checkpoints.
         losses: function that computes the loss of a step.
         report: function that receives progress lines.
-        evaluate: function that returns figures on held-out data, with the net in evaluation mode; None: no evaluation.
+        evaluate: function that returns metrics on held-out data, with the net in evaluation mode; None: no evaluation.
         save: function that writes the model, called after `evaluate`; None: the caller writes the model at the end.
         optimizers: optimizers of the net; empty: the optimizers that `options` defines.
         weight_decay: weight decay of the optimizers that `options` defines.
         decay: share of the run, at its end, in which the learning rate decreases.
-        curve: learning curve of the first figure that `evaluate` returns; None: no curve.
+        curve: learning curve of the first metric that `evaluate` returns; None: no curve.
     """
 
     name: str
@@ -136,7 +136,7 @@ class Trainer:
     curve: Curve | None = None
 
     def run(self) -> RunResult:
-        """Train the net until the run's length is reached; return the measured figures."""
+        """Train the net until the run's length is reached; return the measured metrics."""
         options, loop = self.options, self.options.loop(self.name, self.decay)
         self.report(f"{self.name}: {count_parameters(self.net):,} parameters")
 

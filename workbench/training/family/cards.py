@@ -1,4 +1,4 @@
-"""Model cards of a chat model's drafters, from figures measured during training and evaluation."""
+"""Model cards of a chat model's drafters, from metrics measured during training and evaluation."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _ranks(config: Figures, agrees: str) -> list[str]:
 
 
 def _lacks_storage_section(config: Figures) -> bool:
-    """Return whether a model with int8 weights has no figures for its model card's section on storage."""
+    """Return whether a model with int8 weights lacks the measurements for its model card's section on storage."""
     return STORED in config and "measured" not in config[STORED]
 
 

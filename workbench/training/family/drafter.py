@@ -143,7 +143,7 @@ def load_teacher(options: Any) -> Teacher:
     """Load the parts of the target that training uses (LM head, embedding, final norm) on the training device.
 
     Raises:
-        ParameterError: the readings come from another target or from other weights, or there are too few readings.
+        ParameterError: the readings (stored hidden states) come from another target or other weights, or are too few.
         ModelError: this machine does not have the device.
     """
     device = resolve_device(options.device)
@@ -229,7 +229,7 @@ def pad_and_stack(sequences: Sequence[Tensor]) -> Float[Tensor, "B n D"]:
 
 
 def train_chat_drafter(options: ChatDrafterOptions, report: Report) -> tuple[RunResult, dict[str, Any]]:
-    """Train a chat model's draft model, write it to `options.out`, and return its figures and facts for its card."""
+    """Train a chat model's draft model, write it to `options.out`, and return metrics and facts for its card."""
     torch.set_num_threads(options.threads)
     teacher = load_teacher(options)
     readings = Readings(options.readings, device := teacher.lm_head.device)

@@ -63,7 +63,7 @@ class ChatEvaluateOptions:
 
 
 def evaluate_drafters(options: ChatEvaluateOptions, report: Report) -> dict[str, Any]:
-    """Measure each drafter with greedy decoding, write `evaluation.json` and its model card, and return the figures.
+    """Measure each drafter with greedy decoding, write `evaluation.json` and its model card, and return the metrics.
 
     Raises:
         ParameterError: there are no held-out prompts or no drafters.

@@ -1,8 +1,8 @@
 """Fusion of a target's hidden states from several layers: input scales, initialisation, and scaled training.
 
-The hidden states are not normalised, and their sizes differ widely: 3 to 25 on average, with single values up to 300.
-No learning rate suits such inputs, so the fusion's weights are trained as if the inputs had size 1. Shapes: T captured
-layers of D values each are concatenated to T · D values per position.
+The hidden states are not normalised, and their magnitudes differ widely: 3 to 25 on average, with single values up to
+300. No learning rate suits such inputs, so the fusion's weights are trained as if the inputs had magnitude 1. Shapes: T
+captured layers of D values each are concatenated to T · D values per position.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from workbench.training.family.drafter import pad_and_stack
 from workbench.training.family.head_training import TrainingSetup
 
 SCALE_TEXTS, MIN_SCALE = 64, 2.0**-10
-"""Number of texts on which the sizes of hidden states are measured, and smallest size by which they are divided."""
+"""Number of texts on which the scales of hidden states are measured, and the smallest scale that divides them."""
 POSITIONS_PER_INPUT = 16
-"""Number of text positions per input value to which the initial fusion matrix is fitted."""
+"""Number of text positions, per dimension of the input, to which the initial fusion matrix is fitted."""
 RIDGE = 1e-3
 """Ridge term added to the mean square of each scaled input in the initial fusion's regression.
 
@@ -45,7 +45,7 @@ def choose_capture_layers(options: Any, layers: int) -> tuple[int, ...]:
 
 
 def check_capture_layers(setup: TrainingSetup) -> tuple[int, ...]:
-    """Return the target's layers whose hidden states are fused, after a check that the readings contain them.
+    """Return the target's layers whose hidden states are fused; check that the readings (stored states) have them.
 
     Raises:
         ParameterError: the readings lack the hidden states of one of these layers.
@@ -73,7 +73,7 @@ def load_fusion_input(setup: TrainingSetup, row: int, capture_layers: tuple[int,
 
 
 def measure_scales(setup: TrainingSetup, capture_layers: tuple[int, ...]) -> Float[Tensor, " TD"]:
-    """Return the size of each of the fusion's T · D inputs (root mean square over some texts), rounded to a power of 2.
+    """Return the scale of each of the fusion's T · D inputs (root mean square over texts), rounded to a power of 2.
 
     The texts' first tokens are left out: hidden states at attention sinks are a thousand times as large.
     """
@@ -95,7 +95,7 @@ def fit_fusion(
     Args:
         setup: training setup with the texts.
         capture_layers: the target's layers whose hidden states are fused.
-        scales: sizes by which the inputs of the fusion are divided.
+        scales: scale (root mean square) of each input of the fusion, by which the input is divided.
         regression_target: function of the target's features [n, D] that returns the output that the fusion should have
             at these positions.
     """
@@ -117,7 +117,7 @@ def fit_fusion(
 def normalise_inputs(layer: nn.Linear, scales: Float[Tensor, " i"]) -> None:
     """Make a layer train as if its inputs were divided by `scales`, while its saved weights apply to undivided inputs.
 
-    Dividing the inputs or the weights by the sizes gives the same outputs. Sizes are powers of 2, so that saving and
+    Dividing the inputs or the weights by the scales gives the same outputs. Scales are powers of 2, so that saving and
     loading changes no weight.
     """
 

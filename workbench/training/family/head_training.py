@@ -28,7 +28,7 @@ from workbench.training.trainer import Curve, Step, StepLoss, Trainer, count_par
 
 _Net = TypeVar("_Net", bound=TrainedNet)
 StepLosses = Callable[[list[int], torch.Generator], tuple[int, dict[str, Tensor], Tensor]]
-"""Type of a function (indices of readings, random generator) that computes the losses of a training step.
+"""Type of a function (indices of stored answers, random generator) that computes the losses of a training step.
 
 It returns the number of tokens read, the losses to report, and the loss to minimise.
 """
@@ -60,7 +60,7 @@ class TrainingSetup:
 
     @property
     def device(self) -> torch.device:
-        """Return the device of the training, on which the teacher's weights are."""
+        """Return the device of the training, on which the target's weights are."""
         return self.teacher.lm_head.device
 
     @cached_property
@@ -93,7 +93,7 @@ class TrainingSetup:
         }
 
     def losses(self, step_losses: StepLosses) -> Callable[[Step], StepLoss]:
-        """Return the function that computes the loss of a training step on the step's batch of readings."""
+        """Return the function that computes the loss of a training step on the step's batch of stored answers."""
         options = self.options
         rows = batches(self.readings, self.readings.split_indices(held_out=False), options.rows, options.seed)
 
@@ -116,14 +116,14 @@ class TrainingSetup:
         on_progress: Callable[[float], None] = lambda _: None,
         **facts: Any,
     ) -> tuple[RunResult, Curve]:
-        """Train the head's net, and write its files at each checkpoint; return the figures and the learning curve.
+        """Train the head's net, and write its files at each checkpoint; return the metrics and the learning curve.
 
-        The learning curve consists of the first figure that `measure` returns.
+        The learning curve consists of the first metric that `measure` returns.
 
         Args:
             net: the net to train.
             step_losses: function that computes the losses of a step (`StepLosses`).
-            measure: function that returns figures on held-out answers, by name.
+            measure: function that returns metrics on held-out answers, by name.
             on_progress: function that is called before each step with the finished share of the run.
             facts: further entries of the head's `config.json`.
         """

@@ -36,15 +36,15 @@ from workbench.training.loop import Report, RunResult
 
 
 def train_chat_heads(options: ChatHeadOptions, report: Report) -> tuple[RunResult, dict[str, Any]]:
-    """Train a chat model's heads of one kind and write them to their folder; return figures, and facts for the card.
+    """Train a chat model's heads of one kind, and write them to their folder; return metrics and model card facts.
 
     Args:
         options: options of the kind of head, an instance of its `options_class`.
         report: function that receives progress lines.
 
     Raises:
-        ParameterError: the vocabulary is too small; another loss is given for a kind with a fixed loss; the readings
-            are too few, or come from another target.
+        ParameterError: the vocabulary is too small; another loss is given for a kind with a fixed loss; the stored
+            hidden states are too few, or come from another target.
     """
     module, setup, facts = prepare_training(options, report)
     result, curve = module.train(setup)
@@ -55,7 +55,8 @@ def prepare_training(options: ChatHeadOptions, report: Report) -> tuple[ModuleTy
     """Return the training module of a kind of head, the training setup, and facts about the draft vocabulary.
 
     Raises:
-        ParameterError: the options do not suit this kind of head, or the readings are too few or of another target.
+        ParameterError: the options do not suit this kind of head, or the readings (stored hidden states) are too few or
+            of another target.
     """
     torch.set_num_threads(options.threads)
     if options.vocabulary < RANKS:

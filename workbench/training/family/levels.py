@@ -84,8 +84,8 @@ def measure_ranks(
     Args:
         setup: training setup with the held-out answers.
         levels: number of levels, K.
-        predict: function (indices of readings, random generator) → for each level the logits over the draft vocabulary,
-            [N, W], and the right tokens, [N].
+        predict: function (indices of stored answers, random generator) → for each level the logits over the draft
+            vocabulary, [N, W], and the right tokens, [N].
     """
     hits = torch.zeros(levels, RANKS, device=setup.device)
     total, generator = hits.new_zeros(levels), torch.Generator().manual_seed(0)

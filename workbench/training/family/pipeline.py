@@ -31,7 +31,7 @@ from workbench.training.recipe import changed_options, finish, load_start_figure
 from workbench.training.resuming import check_same_settings, matches_checkpoint, resolve_resume
 
 ALL_TOKENS = 1 << 62
-"""Number of tokens that no set of answers reaches, as a limit with which all answers are used."""
+"""Token limit that no set of answers reaches, so that all answers are used."""
 
 
 @dataclass
@@ -108,7 +108,7 @@ class PipelineOptions:
 
 
 def run_pipeline(kind: str, options: PipelineOptions, report: Report) -> dict[str, Any]:
-    """Make a drafting head: answers of the target, hidden states, training, evaluation; return the training's figures.
+    """Make a drafting head: answers of the target, hidden states, training, evaluation; return the training's metrics.
 
     Args:
         kind: kind of the head.

@@ -36,7 +36,7 @@ COLUMNS = ("n", "start", "prompt", "length", "kind")
 the flat files, number of the prompt's tokens, number of tokens of prompt and answer, and origin of the answer (1
 greedy, 0 sampled, −1 from the training text)."""
 TEXT_ANSWER = -1
-"""Mark in the table of readings for an answer that comes from the training text and not from the target."""
+"""Value in the table of stored answers that marks an answer from the training text, not from the target."""
 
 
 @dataclass
@@ -115,7 +115,7 @@ class Readings:
         return self._flat("ids")[start : start + length].astype(np.int64), n_prompt
 
     def hidden_states(self, name: str, row: int) -> Float[Tensor, "n D"]:
-        """Return an answer's hidden states in bfloat16. `name`: "features", or e.g. "tap-6", the output of layer 6."""
+        """Return an answer's hidden states in bfloat16: "features" (final norm) or "tap-6" (output of layer 6)."""
         _, start, _, length, _ = (int(x) for x in self.rows[row])
         values = self._flat(name)[start : start + length]
         return torch.from_numpy(values.copy()).view(torch.bfloat16).to(self.device)
@@ -125,7 +125,7 @@ class Readings:
         return {}
 
     def _flat(self, name: str) -> np.ndarray:
-        """Map a file of readings into memory, once: token ids [T], or bfloat16 hidden states [T, D] stored as int16."""
+        """Map a file into memory, once: token ids [T], or bfloat16 hidden states [T, D] stored as int16."""
         if name not in self._opened:
             is_text = name == "ids"
             shape = (self.n_tokens,) if is_text else (self.n_tokens, self.facts["width"])
@@ -135,7 +135,7 @@ class Readings:
 
 
 def make_readings(options: ReadingsOptions, report: Report) -> dict[str, Any]:
-    """Compute and store the target's hidden states over its answers (readings); return the figures.
+    """Compute and store the target's hidden states over its answers (readings); return their counts and the time.
 
     The computation ends when all answers or enough tokens are processed.
 
@@ -248,7 +248,7 @@ def _open_readings(folder: Path, facts: dict[str, Any]) -> Readings:
 
 
 def batches(readings: Readings, rows: Sequence[int], size: int, seed: int) -> Callable[[int], list[int]]:
-    """Return a function that gives for a training step's number the batch: indices of readings of similar length.
+    """Return a function that gives for a training step's number the batch: indices of stored answers of similar length.
 
     The order is new in each epoch. A batch depends on the step's number alone, so that a resumed run continues
     correctly.

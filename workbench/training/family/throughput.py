@@ -131,7 +131,7 @@ class TimedSetup(TrainingSetup):
 
 
 def measure_throughput(options: Any, report: Report) -> dict[str, Any]:
-    """Time the training steps of a head; return the throughput figures.
+    """Time the training steps of a head; return the throughput metrics.
 
     Raises:
         ParameterError: heads of this kind have their own training loop, or the options do not suit them.

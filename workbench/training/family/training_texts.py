@@ -36,12 +36,12 @@ ALL, TARGET, TEXT, DRAFTER, MIX = SOURCES = ("all", "target", "given", "drafter"
 answers of the training text; answers that the drafter generates; half of each batch from the target, half from the
 drafter."""
 NextBatch = Callable[[int], tuple[list[Dialogue], int]]
-"""Type of a function that gives the training texts of the step with this number: the dialogues, and the number of
-dialogues, at the end of the list, that the drafter generated."""
+"""Type of a function (number of a training step) that returns the step's dialogues, and the number of those, at the end
+of the list, that the drafter generated."""
 
 
 def select_readings(readings: Readings, source: str) -> list[int]:
-    """Return the indices of the training readings whose answers come from a source of training texts.
+    """Return the indices of the stored training answers that come from a source of training texts.
 
     Args:
         readings: the stored hidden states.

@@ -31,15 +31,15 @@ from workbench.training.models import half_precision
 from workbench.training.trainer import Curve
 
 LayerInputFunction = Callable[[list[int], Tensor], Tensor]
-"""Type of a function (indices of readings, features [B, n, D]) that returns a drafting layer's input from the target at
-each position, float32 [B, n, F]."""
+"""Type of a function (indices of stored answers, features [B, n, D]) that returns a drafting layer's input from the
+target at each position, float32 [B, n, F]."""
 
 
 class Batch(NamedTuple):
     """Padded answers, with the data for drafts after their positions.
 
     Attributes:
-        rows: indices of the readings, B numbers.
+        rows: indices of the stored answers, B numbers.
         ids: token ids, int64 [B, n].
         embeds: the target's input embeddings of the tokens, float [B, n, D].
         features: the target's features at the tokens, float [B, n, D].

@@ -25,7 +25,7 @@ TOKENS = 48
 
 @dataclass
 class OnPolicyEvaluator:
-    """Decodes held-out prompts greedily with a head in training and returns figures; the models are loaded once.
+    """Decodes held-out prompts greedily with a head in training and returns metrics; the models are loaded once.
 
     Attributes:
         target: name or folder of the target.
@@ -46,9 +46,9 @@ class OnPolicyEvaluator:
     _n_calls: int = 0
 
     def __call__(self) -> dict[str, float]:
-        """Decode held-out prompts with the last saved head; return the figures by the names of their curves.
+        """Decode held-out prompts with the last saved head; return the metrics by the names of their curves.
 
-        The figures are the acceptance at each draft position, the number of rounds, τ and the speed-up. The result is
+        The metrics are the acceptance at each draft position, the number of rounds, τ and the speed-up. The result is
         empty if there are no held-out prompts. Drafts have one branch if the method supports that, so that each
         position is either accepted or not. Each prompt is decoded alone, by the method and by plain decoding in turn,
         so that other load on the machine slows both.

@@ -23,7 +23,7 @@ class Story:
 
     Attributes:
         sentences: The story, one entry per slot of the plot.
-        facts: Values of the placeholders.
+        facts: Values of the placeholders in the plot's templates (names, things, places).
         plot: Name of the plot.
         key_slots: Indices of the sentences that summarise the plot (opening, problem, ending).
     """

@@ -1,4 +1,4 @@
-"""Model cards of the feature drafters, from figures measured during training."""
+"""Model cards of the feature drafters, from metrics measured during training."""
 
 from __future__ import annotations
 

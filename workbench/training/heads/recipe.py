@@ -40,7 +40,7 @@ from workbench.training.tokenizer import token_id
 TEXT_ONLY_EVERY = 5
 """One batch of scenes in `TEXT_ONLY_EVERY` is used a second time without its images, as text-only data."""
 HELD_OUT_SCENES = 64
-"""Number of scenes that are held out for evaluation: the last scenes that the target answered."""
+"""Number of scenes held out for evaluation: the last ones about which the target answered questions."""
 HELD_OUT_ROWS = 16
 """Largest number of dialogues in a batch of the evaluation."""
 
@@ -114,7 +114,7 @@ def trainable() -> dict[str, Head]:
 
 
 def train_vision_heads(options: VisionHeadOptions, report: Report) -> dict[str, Any]:
-    """Train the requested drafters and write them to folders in `options.out`; return their figures by method."""
+    """Train the requested drafters and write them to folders in `options.out`; return their metrics by method."""
     torch.set_num_threads(options.threads)
     target, processor = load_vision_model(options.target)
     train, held = prepare_dialogues(options, target, processor.tokenizer, report)

@@ -1,4 +1,4 @@
-"""Model cards of the vision models, from measured figures only."""
+"""Model cards of the vision models, from measured metrics only."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ class Shards:
         return self._cache[index]
 
     def batch(self, step: int, rows: int, count: int) -> tuple[list[Scene], np.ndarray, np.ndarray]:
-        """Return the scenes, the images and the item maps of one training step.
+        """Return the scenes, the images and the item maps (item at each pixel) of one training step.
 
         The scenes depend only on the step number, so that a resumed run continues as if it had not been stopped.
 
@@ -134,7 +134,7 @@ def silhouettes(images: np.ndarray, item_maps: np.ndarray, share: float, seed: S
 
     Args:
         images: Normalised images, float32 [n, 3, 64, 64].
-        item_maps: Item maps of the scenes, uint8 [n, 64, 64].
+        item_maps: Number of the item at each pixel, uint8 [n, 64, 64].
         share: Probability that an image is replaced.
         seed: Seed of the choice of images.
     """
@@ -209,7 +209,7 @@ def patch_labels(scene_list: Sequence[Scene], item_maps: np.ndarray) -> PatchLab
 
     Args:
         scene_list: The n scenes.
-        item_maps: Item maps of the scenes, uint8 [n, 64, 64].
+        item_maps: Number of the item at each pixel, uint8 [n, 64, 64].
     """
     n = len(scene_list)
     blocks = item_maps.reshape(n, GRID, PATCH, GRID, PATCH).transpose(0, 1, 3, 2, 4).reshape(n, GRID * GRID, -1)

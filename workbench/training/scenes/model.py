@@ -64,7 +64,7 @@ def vision_language_config(
 
 
 def make_processor(tokenizer: PreTrainedTokenizerFast) -> LlavaProcessor:
-    """Return the processor, which scales images to 64 × 64 pixels and expands a placeholder to 64 vision tokens."""
+    """Return the processor, which scales images to 64 × 64 pixels and inserts 64 vision tokens per image."""
     image_processor = SiglipImageProcessorPil(
         size={"height": SIDE, "width": SIDE},
         resample=3,

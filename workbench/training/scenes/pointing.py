@@ -67,7 +67,7 @@ class Pointer:
             packed: The batch of the model's latest forward pass.
             named_objects: For each sequence and question the objects that it names.
             scene_list: The scenes of the sequences.
-            item_maps: Item maps of the scenes, uint8 [n, 64, 64].
+            item_maps: Number of the item at each pixel, uint8 [n, 64, 64].
         """
         triples, masks = [], []
         ranks = torch.from_numpy(patch_labels(scene_list, item_maps).answers[..., list(ASPECTS).index("rank")])
