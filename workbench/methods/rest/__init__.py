@@ -67,7 +67,7 @@ METHOD = Method(
         ),
         Claim(
             "tokens per target pass (τ) on code", "HumanEval, CodeLlama of 7B and 13B, a datastore of code", None, None,
-            "He et al. 2024, arXiv:2311.08252, §5 (only the direction is compared; no figure)",
+            "He et al. 2024, arXiv:2311.08252, §5 (only the direction is compared; no number given)",
             lambda lab: lab.on_groups("code").with_code().tau(), key="code", by_construction=AT_LEAST_ONE,
         ),
         Claim(
