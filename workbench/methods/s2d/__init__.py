@@ -95,8 +95,8 @@ METHOD = Method(
     ),
     head=Head(
         S2DNet,
-        "A draft model of several sizes (S2D, Kavehzadeh et al. 2024, arXiv 2407.01955): a language model {cond} wide "
-        "with exits after layers {exits}, with embeddings of its own.",
+        "A draft model of several sizes (S2D, Kavehzadeh et al. 2024, arXiv 2407.01955): a language model of width "
+        "{cond} with exits after layers {exits}, with embeddings of its own.",
         agreement=(
             "the likeliest token of the drafter's largest size is the target's likeliest token, over the whole "
             "vocabulary"

@@ -34,7 +34,7 @@ MAX_ITERATIONS = 20
 
 SPARSE = TreeBuilderRule(
     "dynamic-sparse",
-    "Tree planned with its probe positions",
+    "Draft tree, planned together with its probe positions",
     "This tree, with probe positions (which predict the next draft) after its nodes, has the most expected tokens per "
     "second over this and the following rounds, given how often guesses of each rank were right on held-out text, and "
     "the measured cost of passes.",

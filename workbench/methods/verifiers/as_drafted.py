@@ -79,7 +79,7 @@ class AsDrafted(Verifier):
             "models fine-tuned with placeholder tokens: answers as good on text, 3 % worse on code",
             "Sun et al. 2024, arXiv:2405.15208, abstract "
             "(only the direction is compared)", temperature=0.0, method="lexical-unit",
-            lacks="a target that was trained with placeholder tokens",
+            lacks="a target that was trained to predict later tokens at placeholder tokens",
         ),
     )  # fmt: skip
     reads_draft_probs: ClassVar[bool] = True

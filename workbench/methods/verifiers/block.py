@@ -22,7 +22,7 @@ from workbench.models.loading import Models
 
 BLOCK = Rule(
     "block",
-    "Joint acceptance of the drafts up to here",
+    "Probability of accepting the drafts up to here",
     "k / k′",
     {"k": "kept", "k′": "kept_before"},
     "k is the probability that at least the drafts up to this one are accepted, k′ the same probability for the "
