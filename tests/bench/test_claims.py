@@ -186,13 +186,13 @@ def test_missing_requirements_of_a_column_follow_from_files_alone(
     assert known["prompt-lookup/main"].missing_requirement("smollm2") == ""
     assert known["msd/main"].missing_requirement("smollm2") == "a method for images"
     assert known["draft-tree/main"].missing_requirement("smollm2") == "there is no draft model for smollm2 yet"
-    assert known["medusa/main"].missing_requirement("smollm2") == "no medusa heads for smollm2 yet"
-    assert known["medusa/main"].missing_requirement() == "no medusa heads for text-target yet"
+    assert known["medusa/main"].missing_requirement("smollm2") == "there are no medusa heads for smollm2 yet"
+    assert known["medusa/main"].missing_requirement() == "there are no medusa heads for text-target yet"
     (tmp_path / "heads").mkdir()
     heads = {"workbench_head": "medusa", "target": "smollm2"}
     (tmp_path / "heads" / "config.json").write_text(json.dumps(heads))
     assert known["medusa/main"].missing_requirement("smollm2") == ""
-    assert known["medusa/main"].missing_requirement() == "no medusa heads for text-target yet"
+    assert known["medusa/main"].missing_requirement() == "there are no medusa heads for text-target yet"
 
 
 def test_each_target_has_a_column_and_the_board_explains_contradicted_rows() -> None:

@@ -445,7 +445,7 @@ def test_explanation_if_only_the_number_of_siblings_is_unsuitable() -> None:
         grower = next(g for g in method.tree_builders if g.name == "rsd-s")
         explanation = explain_unsound(method, verifier, grower)
         assert ("their number may depend on the sampled tokens" in explanation) is number
-        assert ("at most two such drafts (the second only if the first has at most half of q)" in explanation) is number
+        assert ("at most two such drafts (a second one only if q of the first is at most 0.5)" in explanation) is number
         assert "differs from p by TV 0." in explanation
     for name, grower in (("optimal-two", "head-and-one"), ("greedy-draft", "specinfer")):
         verifier = next(v for v in method.other_verifiers if v.name == name)

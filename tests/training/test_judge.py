@@ -206,4 +206,4 @@ def test_the_card_of_a_bundled_judge_has_the_figures_of_its_training(name: str) 
     assert written == f"# {name}\n\n{judge.card(TrainedModel.load(bundled()[name])).rstrip()}\n"
     figures = json.loads((bundled()[name] / "training.json").read_text())
     assert f"{figures['held']['area under the curve']:.3f}" in written
-    assert f"{figures['steps']:,} steps" in written
+    assert f"{figures['steps']:,} training steps" in written

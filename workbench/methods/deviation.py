@@ -60,7 +60,7 @@ def explain_unsound(
     p, q = (", ".join(f"{x:g}"[1:] for x in probs) for probs in (P, Q))
     drafts_text = "two such drafts"
     if worst_kind is Sampling.WITHOUT_REPLACEMENT and Sampling.FIXED_NUMBER in verifier.exact_for:
-        drafts_text = "at most two such drafts (the second only if the first has at most half of q)"
+        drafts_text = "at most two such drafts (a second one only if q of the first is at most 0.5)"
     return f"{reason} With {drafts_text}, p = ({p}) and q = ({q}), its output differs from p by TV {deviation:.2f}."
 
 

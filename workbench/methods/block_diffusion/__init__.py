@@ -90,7 +90,7 @@ METHOD = Method(
     head=Head(
         BlockNet,
         "A block diffusion drafter after DFlash (Chen et al. 2026, arXiv 2602.06036): {layers} layers that fill in "
-        "{block} masked positions at once, with the target's layers {taps} as keys and values; embedding and output "
+        "{block} masked positions at once, with the target's layers {taps} as keys and values; embedding and LM "
         "head are the target's.",
     ),
     suites={

@@ -47,12 +47,12 @@ METHOD = Method(
             "LLaMA-2 7B to 70B with a 115M drafter, and OPT",
             None,
             None,
-            "Jeon et al. 2024, arXiv:2402.14160, claim “best at fixed budget” (from memory; no single figure)",
+            "Jeon et al. 2024, arXiv:2402.14160, claim “best at fixed budget” (from memory; no single number)",
             lambda lab: lab.tau_over("draft-model", {"depth": 4, "width": 3}, {"depth": 12}, temperature=1.0),
             explanation=(
                 "2026-11-28 13:50 UTC",
-                f"{WRONG_SETTING}: the paper says “in most cases”; here one tree (4 levels, 3 nodes each) is compared "
-                "with a chain that is three times as deep.",
+                f"{WRONG_SETTING}: the paper claims a gain “in most cases”; here one tree (4 levels, 3 nodes each) is "
+                "compared with a chain that is three times as deep.",
             ),
             explanation_by_column={
                 "smollm2": (
@@ -67,7 +67,7 @@ METHOD = Method(
             "LLaMA-2 7B to 70B with a 115M drafter, and OPT",
             None,
             None,
-            "Jeon et al. 2024, arXiv:2402.14160, claim “best at fixed length” (from memory; no single figure)",
+            "Jeon et al. 2024, arXiv:2402.14160, claim “best at fixed length” (from memory; no single number)",
             lambda lab: lab.tau_over("draft-model", {"depth": 4, "width": 3}, {"depth": 4}, temperature=1.0),
             key="length",
         ),

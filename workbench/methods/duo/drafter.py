@@ -58,7 +58,7 @@ class Duo(ReducedTargetDrafter):
         0,
         ge=0,
         le=64,
-        doc=("number of layers that keep their full MLP, chosen by the loss that the reduced MLP would cause"),
+        doc=("number of layers that keep their full MLP: those where the reduced MLP would lose most activation"),
     )
     read: int = param(64, ge=1, le=256, doc="number of last tokens whose activations select the MLP columns")
 

@@ -53,7 +53,7 @@ METHOD = Method(
             "Li et al. 2024, arXiv:2406.16858, abstract", lambda lab: lab.speed(), timed=True,
         ),
         Claim(
-            "τ relative to EAGLE's fixed tree of the same size", "Vicuna-13B, MT-Bench, greedy: 4.83 against 3.98",
+            "τ relative to EAGLE's fixed tree of the same size", "Vicuna-13B, MT-Bench, greedy: τ 4.83 against 3.98",
             1.21, 1.21, "Li et al. 2024, arXiv:2406.16858, table 1 (from memory)",
             lambda lab: lab.tau_over("eagle", {}, {}, 0.0), key="tree",
         ),

@@ -57,7 +57,7 @@ METHOD = Method(
     **tree_head(BestFirst(), depth=5),
     claims=(
         Claim(
-            "τ relative to EAGLE-2 with the same tree", "Vicuna-13B, MT-Bench, greedy: 6.65 against 4.83",
+            "τ relative to EAGLE-2 with the same tree", "Vicuna-13B, MT-Bench, greedy: τ 6.65 against 4.83",
             1.38, 1.38, "Li et al. 2025, arXiv:2503.01840, table 1 (from memory)",
             lambda lab: lab.tau_over("eagle-2", {}, {}, 0.0),
             explanation=(

@@ -57,7 +57,7 @@ METHOD = Method(
         "The default tree is EAGLE-2's with 12 nodes, 3 children per node and 6 levels; it depends on the round's "
         "distributions. The paper has a larger fixed tree for each block length (grower=template builds fixed "
         "trees). Each node costs a small target relatively more time; τ may be lower.",
-        "In bfloat16 EAGLE's levels are one compiled call each, and Falcon's blocks are not: drafting takes longer.",
+        "In bfloat16, EAGLE drafts a level with one compiled call. Falcon's blocks are not compiled and take longer.",
         TRIMMED,
     ),
     order=104,
@@ -77,8 +77,8 @@ METHOD = Method(
         Claim(
             "τ relative to EAGLE, chains of six tokens, with half as many forward passes of the drafter",
             "Vicuna and LLaMA-2-chat: faster than EAGLE, both methods with a fixed tree", None, None,
-            "Gao et al. 2024, arXiv:2412.12639, abstract (only the direction is compared; from memory, without a "
-            "figure)",
+            "Gao et al. 2024, arXiv:2412.12639, abstract (only the direction is compared; from memory; "
+            "no number given)",
             lambda lab: lab.tau_over("eagle", CHAIN, CHAIN, 0.0), key="eagle",
             explanation=(
                 "2026-11-27 23:07 UTC",

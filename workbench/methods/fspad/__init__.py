@@ -40,7 +40,7 @@ METHOD = Method(
     differences=(
         "No code was released, and the abstract names two ideas; we chose how to combine them. The feature loss "
         "applies to the layer's output, which is also fed back; the LM head reads a projection of it.",
-        "In bfloat16 EAGLE's levels are one compiled call each, and FSPAD's are not: drafting takes longer.",
+        "In bfloat16, EAGLE drafts a level with one compiled call. FSPAD's levels are not compiled and take longer.",
         NORMS,
         "The default tree is EAGLE-2's with 12 nodes, 3 children per node and 5 levels, because each node costs a "
         "small target relatively more time; τ may be lower.",
@@ -55,8 +55,8 @@ METHOD = Method(
             "τ relative to EAGLE-2 with the same tree",
             "Vicuna and LLaMA-3-instruct targets, all tasks, greedy and sampled: τ above EAGLE-2's",
             None, None,
-            "Gui et al. 2024, arXiv:2408.15562, abstract (only the direction is compared; from memory, without a "
-            "figure)",
+            "Gui et al. 2024, arXiv:2408.15562, abstract (only the direction is compared; from memory; "
+            "no number given)",
             lambda lab: lab.tau_over("eagle-2", {}, {}, 0.0),
             explanation=("2026-11-27 23:08 UTC", UNDECIDED),
         ),

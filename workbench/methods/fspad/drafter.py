@@ -56,7 +56,7 @@ class FSPADNet(FeatureNet):
     ) -> None:  # fmt: skip
         super().__init__(width, heads, ffn, context, norms, head_size=head_size, **options)
         if wide < 1:
-            raise ValueError(f"wide={wide}: give 1 or more, a multiple of the hidden size")
+            raise ValueError(f"wide={wide}: give a whole number of 1 or more (gated width / hidden size)")
         self.wide = wide
         self.select = nn.Linear(width, wide * width, bias=False)
         self.offer = nn.Linear(width, wide * width, bias=False)

@@ -57,7 +57,7 @@ METHOD = Method(
     head=Head(
         HydraHeads,
         "{blocks} Hydra heads (Ankner et al. 2024, arXiv 2402.05109) on the target's last hidden state. Each head "
-        "also reads the embeddings of the tokens after this state, projected to {cond} numbers.",
+        "also reads the embeddings of the tokens after this state, projected to {cond} dimensions.",
     ),
     recording=Recording(("chat", "story")),
 )  # fmt: skip

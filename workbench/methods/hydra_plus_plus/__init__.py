@@ -73,7 +73,7 @@ METHOD = Method(
     suites=CHAIN_AND_TREE,
     head=Head(
         HydraPlusPlusHeads,
-        "{blocks} Hydra++ heads (Ankner et al. 2024, arXiv 2402.05109), {deep} layers deep and {cond} numbers wide, "
+        "{blocks} Hydra++ heads (Ankner et al. 2024, arXiv 2402.05109), {deep} layers deep and of width {cond}, "
         "on a prefix layer over the target's last hidden states.",
     ),
     recording=Recording(("chat", "story")),

@@ -27,10 +27,10 @@ METHOD = Method(
     ),
     summary="A model that was trained for it can predict several later tokens at placeholders after the text.",
     idea=(
-        "The verifying pass has placeholders after every position at which a round may end. The target's predictions "
-        "at the placeholders after the position where the round does end are the next draft, so drafting needs no "
-        "pass of its own. The paper accepts a prediction without verifying it if the target was confident: a lexical "
-        "unit."
+        "The verifying pass has placeholder tokens (for later tokens that are unknown yet) after every position at "
+        "which a round may end. The target's predictions at the placeholders after the position where the round does "
+        "end are the next draft, so drafting needs no pass of its own. The paper accepts a prediction without "
+        "verifying it if the target was confident: a lexical unit."
     ),
     formula="draft x(t + 1 + j) from p( · | x(≤ t), _ … _ ) with j placeholders _; unit: continue while max p > β",
     differences=(
@@ -65,14 +65,15 @@ METHOD = Method(
             "speed-up over plain decoding, units accepted without verification", "fine-tuned models, text and code",
             1.3, 1.33, "Sun et al. 2024, arXiv:2405.15208, abstract (33 % on text, 30 % on code)",
             lambda lab: lab.speed(verifier="as-drafted"), timed=True,
-            lacks="a target that was trained with placeholders",
+            lacks="a target that was trained to predict later tokens at placeholder tokens",
         ),
         Claim(
             "tokens per target pass (τ), units accepted without verification",
             "fine-tuned models, text and code", None, None,
             "Sun et al. 2024, arXiv:2405.15208, abstract "
             "(only the direction is compared)", lambda lab: lab.tau(verifier="as-drafted"),
-            key="tau", by_construction=AT_LEAST_ONE, lacks="a target that was trained with placeholders",
+            key="tau", by_construction=AT_LEAST_ONE,
+            lacks="a target that was trained to predict later tokens at placeholder tokens",
         ),
     ),
 )  # fmt: skip

@@ -84,7 +84,7 @@ class LexicalUnit(DistributionDrafter):
     needs: ClassVar[tuple[str, ...]] = ("trees",)
     reads_target: ClassVar[bool] = True
     default_tree_builder: ClassVar[TreeBuilder | None] = Chain()
-    places: int = param(2, ge=1, le=6, doc="m, number of placeholders after each position where a round may end")
+    places: int = param(2, ge=1, le=6, doc="m, number of placeholder tokens after each position where a round may end")
 
     def init_state(self, sequence: Sequence, models: Models) -> Unit:
         """Return a drafting state with the target's predictions at placeholder tokens after the text.

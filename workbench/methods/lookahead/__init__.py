@@ -63,7 +63,7 @@ METHOD = Method(
             "CodeLlama-7B, HumanEval, greedy",
             None,
             None,
-            "Fu et al. 2024, arXiv:2402.02057, §5 (only the direction is compared: no figure of step compression)",
+            "Fu et al. 2024, arXiv:2402.02057, §5 (only the direction is compared: no number for step compression)",
             lambda lab: lab.on_groups("code").tau(**PAPER),
             by_construction=AT_LEAST_ONE,
         ),

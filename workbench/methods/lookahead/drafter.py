@@ -43,7 +43,7 @@ POOLED = TreeBuilderRule(
     "n-gram pool",
     "From the n-gram pool",
     "The pool contains an n-gram that begins with the newest token; this draft is the n-gram's token at this position.",
-    "rounds since the n-gram was last written",
+    "rounds since the n-gram was last stored",
 )
 
 
@@ -129,7 +129,7 @@ class LookaheadState(InspectableState):
         top = [StateEntry([first], tail, self.now - round_) for first, tail, round_ in newest]
         size, most = self.pool.n, self.pool.most
         return StateSummary(
-            size, most, ENTRY_BYTES * size, ENTRY_BYTES * most, "rounds since the n-gram was written", top
+            size, most, ENTRY_BYTES * size, ENTRY_BYTES * most, "rounds since the n-gram was stored", top
         )
 
     def pack(self) -> Arrays:

@@ -55,7 +55,7 @@ METHOD = Method(
             "τ relative to early exit after the same layer, with the same draft lengths",
             "targets of several sizes, MT-Bench: τ above that of exits from the plain residual stream",
             None, None,
-            "Bhendawade et al. 2025, arXiv:2502.02040, abstract (only the direction is compared; its figure of 2.8× "
+            "Bhendawade et al. 2025, arXiv:2502.02040, abstract (only the direction is compared; its 2.8× "
             "is a speed-up)",
             lambda lab: lab.tau_over(
                 "early-exit", {}, {"exit_layer": lab.models.heads["m2r2"].config["net"]["exit_layer"]}, 0.0

@@ -38,7 +38,7 @@ METHOD = Method(
         Claim(
             "τ relative to exact sampling with the same heads at equal accuracy of answers, temperature 0.8",
             "Vicuna, temperature 0.7 and above", None, None,
-            "Cai et al. 2024, arXiv:2401.10774, §2.3.1 (no single figure)",
+            "Cai et al. 2024, arXiv:2401.10774, §2.3.1 (no single number)",
             lambda lab: lab.on_groups(*ANSWERED).at_matched_accuracy(STRICTEST_FIRST, {}, 0.8, "medusa"),
             matched=True,
         ),

@@ -70,7 +70,7 @@ METHOD = Method(
     head=Head(
         MTPNet,
         "The module of multi-token prediction (DeepSeek-AI 2024, DeepSeek-V3, arXiv 2412.19437): norms of hidden "
-        "state and embedding, one projection, one layer; embedding and output head are the target's.",
+        "state and embedding, one projection, one layer; embedding and LM head are the target's.",
     ),
     suites={
         "on-policy": (

@@ -32,8 +32,8 @@ STORIES = (
     "1.4 rounds of plain decoding."
 )
 UNTAUGHT = (
-    f"{WRONG_SETTING}: the stopping head starts untrained and sees 25 prompts of seven kinds; the paper's head is "
-    "trained beforehand."
+    f"{WRONG_SETTING}: the stopping head starts untrained and is trained on 25 prompts of seven kinds; the paper's "
+    "head is trained beforehand."
 )
 
 METHOD = Method(

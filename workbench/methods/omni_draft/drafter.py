@@ -130,7 +130,9 @@ class OmniDraft(Drafter):
     needs: ClassVar[tuple[str, ...]] = (ANY_DRAFTER,)
     source: ClassVar[str] = "omnidraft"
     merge: bool = param(True, doc="merge several drafter tokens into one target token")
-    extra: int = param(8, ge=0, le=64, doc="maximum number of drafter tokens in addition to the draft length")
+    extra: int = param(
+        8, ge=0, le=64, doc="maximum number of drafter tokens beyond the draft length, as several may merge into one"
+    )
     rate: float = param(0.0, ge=0.0, le=0.1, doc="learning rate of the drafter's layers while drafting; 0: no training")
     every: int = param(
         2, ge=1, le=100_000, doc=("number of rounds with training data between two training steps"), when="rate > 0"

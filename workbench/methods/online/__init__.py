@@ -71,7 +71,7 @@ METHOD = Method(
         ),
         Claim(
             "τ with training that continues while the domain of the requests shifts, relative to τ without training",
-            "acceptance rate rises by 0.1 to 0.65", None, None,
+            "acceptance rate rises by between 0.1 and 0.65", None, None,
             "Liu et al. 2024, arXiv:2310.07177, abstract (only the direction is compared)",
             lambda lab: lab.on_groups(*SHIFTING_DOMAINS).tau_over(
                 "online", {"policy": "fixed", "warm": True}, {"policy": "fixed", "rate": 0.0}, 0.0

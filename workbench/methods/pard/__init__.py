@@ -42,10 +42,10 @@ METHOD = Method(
     ),
     idea=(
         "One pass of the drafter reads the accepted tokens, with embeddings e and the target's hidden states h, and "
-        "then a mask m for each further token of the draft. A projection M fuses each pair. The hidden state at the "
-        "newest token predicts the first draft token, and the hidden state at each mask predicts one more. A mask "
-        "attends to the text and the masks before it, but to no drafted token, so a longer draft costs no further "
-        "pass but is more likely to be rejected."
+        "then a mask token m for each further token of the draft. A projection M fuses each pair. The hidden state at "
+        "the newest token predicts the first draft token, and the hidden state at each mask token predicts one more. A "
+        "mask token attends to the text and the mask tokens before it, but to no drafted token, so a longer draft "
+        "costs no further pass but is more likely to be rejected."
     ),
     formula=(
         "h'(t+1), …, h'(t+k) = layer( …, M [ e(x(t+1)) ; h(t) ], M [ m ; h(t) ], …, M [ m ; h(t) ] ),  "
@@ -59,8 +59,8 @@ METHOD = Method(
         "paper trains for epochs on the next token of the text: τ is lower.",
         "Positions to drop in training are drawn among those that have a token to predict; the released code draws "
         "among all positions of the text, and wraps around at its end.",
-        "Each mask is fused with the last known feature, which gives a single layer more information than a learned "
-        "vector: the paper's drafter has many layers and no features.",
+        "Each mask token is fused with the last known feature, which gives a single layer more information than the "
+        "mask token alone: the paper's drafter has many layers and no features.",
         "A draft has 5 tokens by default and 6 in training; the released code has 12 and 8; τ may be lower, and the "
         "target verifies fewer tokens that are rejected.",
         TRIMMED,
@@ -117,7 +117,7 @@ METHOD = Method(
     head=Head(
         PARDNet,
         "A drafter after PARD (An et al. 2025, arXiv 2504.18583): EAGLE's layer and a mask token, which predict all "
-        "tokens of a draft in one pass; embedding and output head are the target's.",
+        "tokens of a draft in one pass; embedding and LM head are the target's.",
     ),
     suites={
         "on-policy": (

@@ -10,8 +10,8 @@ from workbench.methods.rest.drafter import Rest
 from workbench.methods.verifiers.lenient import Lenient
 
 SMALL_DATASTORE = (
-    "wrong scale: a datastore of {} code tokens (paper: 0.9 GB); τ on code is {}, but a round with a tree costs more "
-    "than that many plain rounds"
+    "wrong scale: a datastore of {} code tokens (paper: 0.9 GB); τ on code is {}, but a round with a tree takes "
+    "longer than that many plain rounds"
 )
 """Explanation of why REST's published speed-up on code is not reached. Its format arguments are the number of tokens of
 the datastore, and τ measured for the claim `code`."""
@@ -67,7 +67,7 @@ METHOD = Method(
         ),
         Claim(
             "tokens per target pass (τ) on code", "HumanEval, CodeLlama of 7B and 13B, a datastore of code", None, None,
-            "He et al. 2024, arXiv:2311.08252, §5 (only the direction is compared; no figure)",
+            "He et al. 2024, arXiv:2311.08252, §5 (the paper gives no number; only the direction is compared)",
             lambda lab: lab.on_groups("code").with_code().tau(), key="code", by_construction=AT_LEAST_ONE,
         ),
         Claim(

@@ -77,26 +77,26 @@ METHOD = Method(
             lambda lab: lab.speed_over({}, [SMALLEST, MIDDLE, WHOLE]), key="sizes", timed=True,
             explanation=(
                 "2026-11-27 09:31 UTC",
-                f"{WRONG_SCALE}: the smallest size drafts with one layer and is accepted more often; using a larger "
-                "size costs more than it gains.",
+                f"{WRONG_SCALE}: the smallest size alone drafts with one layer and has a larger τ, so the larger "
+                "sizes cost more than they gain.",
             ),
         ),
         Claim(
             "τ relative to the smallest size of the drafter alone",
-            "larger sizes draft the tokens for which the smallest has low confidence", None, None,
+            "larger drafter sizes draft the tokens for which the smallest has low confidence", None, None,
             "not a claim of the paper, which compares speeds; made here to measure what larger sizes add to τ",
             lambda lab: lab.tau_over("s2d", {}, SMALLEST, 0.0), key="beside-smallest",
             explanation=(
                 "2026-11-27 23:08 UTC",
-                f"{WRONG_SCALE}: drafts end where even the largest size has low confidence (least=0.2); with least=0 "
-                "the ratio is 1.01 (0.97–1.05).",
+                f"{WRONG_SCALE}: drafts end where even the largest drafter size has a top probability below 0.2 "
+                "(least); with least=0 the ratio of τ is 1.01 (0.97–1.05).",
             ),
         ),
     ),
     head=Head(
         S2DNet,
-        "A draft model of several sizes (S2D, Kavehzadeh et al. 2024, arXiv 2407.01955): a language model {cond} wide "
-        "with exits after layers {exits}, with embeddings of its own.",
+        "A draft model of several sizes (S2D, Kavehzadeh et al. 2024, arXiv 2407.01955): a language model of width "
+        "{cond} with exits after layers {exits}, with embeddings of its own.",
         agreement=(
             "the likeliest token of the drafter's largest size is the target's likeliest token, over the whole "
             "vocabulary"

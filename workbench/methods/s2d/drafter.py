@@ -253,11 +253,11 @@ class S2D(DistributionDrafter):
 
     needs: ClassVar[tuple[str, ...]] = (S2DNet.kind, "trees")
     default_tree_builder: ClassVar[TreeBuilder | None] = Chain()
-    sure: float = param(0.8, ge=0.0, le=1.0, doc="minimum top probability to use the smallest size's token; 1: never")
+    sure: float = param(0.8, ge=0.0, le=1.0, doc="minimum top probability to use the smallest exit's token; 1: never")
     sure_later: float = param(
-        0.6, ge=0.0, le=1.0, doc="minimum top probability to use the token of an intermediate size"
+        0.6, ge=0.0, le=1.0, doc="minimum top probability to use the token of an intermediate exit"
     )
-    least: float = param(0.2, ge=0.0, le=1.0, doc="stop drafting when the largest size's top probability is below this")
+    least: float = param(0.2, ge=0.0, le=1.0, doc="stop drafting when the last exit's top probability is below this")
 
     def init_state(self, sequence: Sequence, models: Models) -> S2DState:
         """Return a drafting state without processed positions. Tokens are read when a draft needs them."""

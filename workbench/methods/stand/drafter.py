@@ -228,7 +228,7 @@ class Stand(DistributionDrafter):
     needs: ClassVar[tuple[str, ...]] = ("trees",)
     longest: int = param(3, ge=1, le=4, doc="longest context to look up, in tokens")
     everywhere: bool = param(True, doc="also store distributions after rejected drafts")
-    warm: bool = warm_param("the table of a prompt, for the same prompt,")
+    warm: bool = warm_param("each prompt's own table")
 
     def notice(self) -> str:
         """Return a note for the user if drafts depend on earlier runs (`warm`), else ""."""

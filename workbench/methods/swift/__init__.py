@@ -43,11 +43,12 @@ METHOD = Method(
         "η"
     ),
     differences=(
-        "The window contains the newest tokens of the text. Once as many more tokens are generated, it moves on to "
-        "them, and the best set is scored again. The released code keeps the first window of a request, and the "
-        "scores of earlier requests, so that one lucky score can block better sets.",
-        "The surrogate model chooses every 4th set by default, and at most 48 sets are tried per text. In the paper "
-        "it chooses every 25th of up to 1,000 sets, which needs longer texts than those generated here.",
+        "The window contains the newest tokens of the text. When as many further tokens have been generated, it moves "
+        "on to them, and the best set of skipped layers is scored again. The released code keeps the first window of a "
+        "request, and the scores of earlier requests, so that one lucky score can block better sets.",
+        "The surrogate model chooses every 4th set of skipped layers by default, and at most 48 sets are tried per "
+        "text. In the paper it chooses every 25th of up to 1,000 sets, which needs longer texts than those generated "
+        "here.",
         "If the best of eight sets predicts less than half of the window, half as many attentions and MLPs are "
         "skipped from then on: a small model can spare fewer of them than the paper's models, for which the default "
         "ratio r was chosen.",
@@ -76,7 +77,7 @@ METHOD = Method(
             explanation_by_column={"smollm2": ("2026-11-24 17:37 UTC", SEARCHING.format(1.73, 6.1, 1.5))},
         ),
         Claim(
-            "τ with the set found by the search relative to τ with as many layers skipped evenly",
+            "τ with the skipped layers that the search found, relative to τ with as many layers skipped evenly",
             "LLaMA-2-13B, r = 0.45",
             None, None, "Xia et al. 2024, arXiv:2410.06916, §4.1 (only the direction is compared; from memory)",
             lambda lab: lab.tau_over("swift", {"policy": "fixed"}, {"policy": "fixed", "steps": 0}, 0.0),

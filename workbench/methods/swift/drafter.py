@@ -79,13 +79,13 @@ class Swift(LayerSkippingDrafter):
         48, ge=0, le=1000, doc="maximum number of layer sets tried per sequence; 0: keep the evenly spaced set"
     )
     every: int = param(
-        4, ge=1, le=100, doc="steps between two sets proposed by the surrogate model; other sets are random"
+        4, ge=1, le=100, doc="steps between two layer sets proposed by the surrogate model; the other sets are random"
     )
     enough: float = param(
         0.95,
         ge=0.0,
         le=1.0,
-        doc=("stop the search when a set predicts at least this share of the window's tokens (matchness)"),
+        doc=("stop the search when a layer set predicts at least this share of the window's tokens (matchness)"),
     )
 
     def init_state(self, sequence: Sequence, models: Models) -> Search:

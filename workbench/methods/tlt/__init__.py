@@ -45,9 +45,9 @@ METHOD = Method(
         "workers. Training delays the remaining sequences.",
         "With warm=True training continues over the requests of this backend, as the paper's does over a training "
         "run; otherwise each request has its own copy of the head, trained on its own text every few rounds.",
-        "The pool of training data is bounded by positions of text, the paper's pool by samples. A training step "
-        "compares distributions at 512 positions at most. It uses a few short stretches of text, because it has to "
-        "fit between two rounds.",
+        "The pool of training data has a maximum number of text positions; the paper limits the number of samples. A "
+        "training step compares distributions at 512 positions at most. It uses a few short stretches of text, because "
+        "it has to fit between two rounds.",
         "Cache entries that an older head computed for a text stay as they are, whereas the paper rebuilds them; "
         "again=True recomputes them after each training step, which costs a pass of the layer over the text.",
         "Any policy may set the draft length. `buckets` is the paper's policy: the more sequences run, the fewer "

@@ -24,7 +24,7 @@ from workbench.kernels.segment import Output, Segment, Slot
 
 ONE_BY_ONE = TreeBuilderRule(
     "chain",
-    "One after the other",
+    "Chain of tokens, one after the other",
     "A chain has one node per level: the drafter's likeliest token at temperature 0, otherwise a sample from its "
     "distribution.",
 )

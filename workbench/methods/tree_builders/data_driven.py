@@ -24,7 +24,7 @@ REPLAN_INTERVAL = 16
 
 DRIVEN = TreeBuilderRule(
     "data-driven",
-    "Most often accepted ranks",
+    "Tree of the most often accepted ranks",
     "Among all trees of its size, this tree has the most expected accepted tokens, given how often the draft of each "
     "rank was accepted at each level in this run. The node's token was drawn without replacement, by Gumbel noise; "
     "at temperature 0 it is the likeliest token.",

@@ -34,9 +34,10 @@ MAX_ITERATIONS = 20
 
 SPARSE = TreeBuilderRule(
     "dynamic-sparse",
-    "Tree planned with its probe positions",
-    "This tree, with probe positions after its nodes, has the most expected tokens per second over this and the "
-    "following rounds, given how often each rank was right on held-out text, and the measured cost of passes.",
+    "Draft tree, planned together with its probe positions",
+    "This tree, with probe positions (which predict the next draft) after its nodes, has the most expected tokens per "
+    "second over this and the following rounds, given how often guesses of each rank were right on held-out text, and "
+    "the measured cost of passes.",
     "probability that all drafts on the path are accepted, estimated from their ranks",
 )
 
@@ -117,7 +118,10 @@ class DynamicSparse(TreeBuilder):
     needs: ClassVar[tuple[str, ...]] = ("trees",)
     siblings: ClassVar[Sampling] = Sampling.DETERMINISTIC
     places: int = param(
-        24, ge=2, le=MOST_NODES, doc=("maximum number of draft nodes and probe positions per pass, together")
+        24,
+        ge=2,
+        le=MOST_NODES,
+        doc=("maximum number of draft nodes plus probe positions (which predict the next draft) per pass"),
     )
     counts_time: bool = param(
         True, doc="choose the tree size by measured forward-pass costs; otherwise use the maximum size"

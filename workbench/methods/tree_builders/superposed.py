@@ -38,8 +38,8 @@ SUPERPOSED = TreeBuilderRule(
     "The draft model read the last tokens of all drafts as one mean embedding, so all drafts share one distribution; "
     "n-grams of the text so far select the continuation of each. The best drafts of each level continue, and λ is the "
     "weight of each in the next pass.",
-    "weight λ computed from the drafter's distribution alone",
-    "λ with n-grams",
+    "weight λ of this draft, from the drafter's distribution alone",
+    "weight λ with n-grams",
 )
 
 

@@ -52,8 +52,8 @@ FIXED = TreeBuilderRule(
 BEST = replace(
     FIXED,
     says=(
-        "Among all trees of its size, this tree has the most expected accepted tokens, given how often each rank is "
-        "right, as measured on held-out text or assumed."
+        "Among all trees of its size, this tree has the most expected accepted tokens, given how often the "
+        "drafter's token of each rank is right, as measured on held-out text or assumed."
     ),
     before="probability that all drafts on the path are accepted, estimated from their ranks",
 )

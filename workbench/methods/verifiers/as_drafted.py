@@ -75,10 +75,11 @@ class AsDrafted(Verifier):
             lacks="a target fine-tuned with layers skipped",
         ),
         at_matched_accuracy(
-            "as-drafted", ({},), "models fine-tuned with placeholders: answers as good on text, 3 % worse on code",
+            "as-drafted", ({},),
+            "models fine-tuned with placeholder tokens: answers as good on text, 3 % worse on code",
             "Sun et al. 2024, arXiv:2405.15208, abstract "
             "(only the direction is compared)", temperature=0.0, method="lexical-unit",
-            lacks="a target that was trained with placeholders",
+            lacks="a target that was trained to predict later tokens at placeholder tokens",
         ),
     )  # fmt: skip
     reads_draft_probs: ClassVar[bool] = True

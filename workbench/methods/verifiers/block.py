@@ -22,7 +22,7 @@ from workbench.models.loading import Models
 
 BLOCK = Rule(
     "block",
-    "Verification of the block up to here",
+    "Probability of accepting the drafts up to here",
     "k / k′",
     {"k": "kept", "k′": "kept_before"},
     "k is the probability that at least the drafts up to this one are accepted, k′ the same probability for the "
@@ -57,7 +57,7 @@ class Block(Exact):
             "expected τ relative to token-by-token verification of the same drafts of 8 tokens, temperature 1",
             "PaLM-2-S with small drafters, 8 tasks",
             None, None,
-            "Sun et al. 2025, arXiv:2403.10444, abstract: 5 to 8 % in seconds (for τ only the direction is compared; "
+            "Sun et al. 2025, arXiv:2403.10444, abstract: 5 to 8 % faster (for τ only the direction is compared; "
             "from memory)",
             lambda lab: lab.tau_of_same_drafts(Block(), {"depth": 8}, temperature=1.0),
             key="block", method="draft-model",

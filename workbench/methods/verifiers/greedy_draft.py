@@ -43,14 +43,14 @@ class GreedyDraft(EmissionVerifier):
     explanation: ClassVar[Rule] = rule_of(
         "greedy-draft",
         "Greedy draft",
-        "Only the sampled draft is tested, with min(1, p / q̃); q̃ is q without the fixed drafts.",
+        "Only the sampled draft is tested, with min(1, p / q̃); q̃ is q without the deterministic drafts.",
         PAPER,
     )
     claims: ClassVar[tuple[Claim, ...]] = tuple(
         Claim(
-            f"acceptance per position relative to rejection without replacement, 4 drafts, temperature {warmth}",
-            "LLaMA, OPT, several temperatures: the greedy scheme often accepts more", None, None,
-            "Hu et al. 2025, arXiv:2502.18779, abstract (only the direction is compared; figures not read)",
+            f"acceptance probability relative to rejection without replacement, 4 drafts, temperature {warmth}",
+            "LLaMA, OPT, several temperatures: greedy drafts are often accepted more", None, None,
+            "Hu et al. 2025, arXiv:2502.18779, abstract (only the direction is compared; numbers not read)",
             lambda lab, warmth=warmth: lab.accepted_over(
                 (GreedyDraft(), Sampling.HEAD_AND_ONE), (Lossless(), Sampling.FIXED_NUMBER), 4, warmth
             ),

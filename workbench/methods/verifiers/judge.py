@@ -130,7 +130,7 @@ class Judge(Verifier):
         at_matched_accuracy(
             "judge", ({"judge_threshold": 0.9}, {"judge_threshold": 0.7}, {}),
             "Llama 3.1 405B with an 8B drafter: 19.7 tokens accepted per round against 6.3, accuracy nearly the same",
-            f"{SOURCE}, tables of results (from memory; including the target's own token per round)",
+            f"{SOURCE}, tables of results (from memory; counts include the target's own token)",
             2.8, 2.8, temperature=0.0, exact={"policy": "fixed", "depth": 16},
         ),
     )  # fmt: skip

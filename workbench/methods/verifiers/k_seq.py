@@ -54,7 +54,7 @@ class KSeq(EmissionVerifier):
     )
     claims: ClassVar[tuple[Claim, ...]] = (
         Claim(
-            "acceptance per position relative to SpecInfer's rule, 4 independent drafts",
+            "acceptance probability relative to SpecInfer's rule, 4 independent drafts",
             "PaLM-2 with drafts of the model Gecko",
             None, None, "Sun et al. 2023, SpecTr, arXiv:2310.15141, §4 (only the direction is compared)",
             lambda lab: lab.accepted_over((KSeq(), Sampling.SAMPLED), (Independent(), Sampling.SAMPLED), 4),

@@ -60,7 +60,7 @@ class Lenient(Verifier):
             "lenient", ({"lenience": 0.9}, {"lenience": 0.7}, {"lenience": 0.5}),
             "distilled T5 drafters, GSM8K: faster, and equally accurate with λ near 1",
             "Zhou et al. 2024, DistillSpec, arXiv:2310.08461, lossy decoding (only the direction is compared; from "
-            "memory, without a figure)",
+            "memory; no number given)",
         ),
     )  # fmt: skip
     lenience: float = param(

@@ -27,7 +27,7 @@ class Lossless(Verifier):
     exact_for: ClassVar[frozenset[Sampling]] = frozenset(Sampling)
     claims: ClassVar[tuple[Claim, ...]] = (
         Claim(
-            "acceptance per position of 4 drafts sampled without replacement, relative to SpecInfer's rule for 4 "
+            "acceptance probability of 4 drafts sampled without replacement, relative to SpecInfer's rule for 4 "
             "independent drafts",
             "LLaMA-2 and OPT pairs", None, None,
             "Jeon et al. 2024, arXiv:2402.14160, §3 "

@@ -24,7 +24,7 @@ from workbench.models.loading import Models
 
 NEAREST = Rule(
     "nearest",
-    "p of the draft and its neighbours",
+    "Target probability of the draft and its neighbours",
     "min(1, (r + s) / q′)",
     {"r": "residual", "s": "near", "q′": "q_left"},
     "s is the probability of the tokens with the nearest embeddings, limited by the bound; r is the draft's own "
@@ -34,7 +34,7 @@ NEAREST = Rule(
 )
 NEAREST_GREEDY = Rule(
     "nearest-greedy",
-    "Likeliest token, neighbours included",
+    "Draft likeliest with its neighbours",
     "p̃ > p*",
     {"p̃": "lifted", "p*": "best"},
     "At temperature 0 a draft is accepted if p̃, the probability of the draft and of its neighbours within the bound, "
@@ -117,9 +117,9 @@ class Nearest(Verifier):
     claims: ClassVar[tuple[Claim, ...]] = tuple(
         at_matched_accuracy(
             "nearest", ({"mass": 0.05}, {"mass": 0.1}, {"mass": 0.2}),
-            "LlamaGen, image tokens: more accepted, images of equal quality",
-            "Jang et al. 2025, LANTERN, arXiv:2410.03355 (only the direction is compared; its figures are times of "
-            "image models)",
+            "LlamaGen, image tokens: more drafts accepted, images of equal quality",
+            "Jang et al. 2025, LANTERN, arXiv:2410.03355 (only the direction is compared; its numbers are run "
+            "times of image models)",
             temperature=temperature,
         )
         for temperature in (0.0, 0.7)
@@ -128,9 +128,14 @@ class Nearest(Verifier):
     neighbours: int = param(
         8, ge=0, le=MOST, doc="k, number of nearest tokens whose probability may be added to a draft token's"
     )
-    mass: float = param(0.2, ge=0.0, le=1.0, doc="δ, maximum probability added; 0 is exact if λ is 0, too")
+    mass: float = param(
+        0.2, ge=0.0, le=1.0, doc="δ, maximum probability that neighbours add; 0 is exact if λ is 0, too"
+    )
     mass_ratio: float = param(
-        0.0, ge=0.0, le=10.0, doc="λ of LANTERN++: add at most λ times the draft token's own probability; use δ = 0"
+        0.0,
+        ge=0.0,
+        le=10.0,
+        doc="λ of LANTERN++: neighbours add at most δ plus λ times the draft token's probability; use δ = 0",
     )
 
     def init_state(self, sequence: Sequence, models: Models) -> Neighbours:

@@ -60,13 +60,13 @@ class OptimalTwo(EmissionVerifier):
     useful_for: ClassVar[frozenset[Sampling]] = frozenset({Sampling.SAMPLED, Sampling.FIXED_NUMBER})
     explanation: ClassVar[Rule] = rule_of(
         "optimal-two",
-        "Optimal choice of two",
+        "Optimal choice of two drafts",
         "One of the first two drafts is chosen at random with optimised weights, and tested.",
         PAPER,
     )
     claims: ClassVar[tuple[Claim, ...]] = (
         Claim(
-            "acceptance per position relative to K-SEQ, 2 independent drafts",
+            "acceptance probability relative to K-SEQ, 2 independent drafts",
             "any pair of distributions: the rule is the optimum", None,
             None,
             "Hu et al. 2025, arXiv:2502.18779 (the bound); Khisti et al. 2024, arXiv:2410.18234 "
@@ -76,7 +76,7 @@ class OptimalTwo(EmissionVerifier):
             by_construction="the optimum over all rules cannot be below the result of one rule",
         ),
         Claim(
-            "acceptance per position relative to the optimal-transport bound, 2 independent drafts",
+            "acceptance probability relative to the optimal-transport bound, 2 independent drafts",
             "any p and q", 1.0, 1.0,
             "Khisti et al. 2024, arXiv:2410.18234; Hu et al. 2025, arXiv:2502.18779",
             lambda lab: lab.accepted_over((OptimalTwo(), Sampling.SAMPLED), (None, Sampling.SAMPLED), 2),
@@ -89,9 +89,12 @@ class OptimalTwo(EmissionVerifier):
         ),
     )  # fmt: skip
     free: int = param(
-        32, ge=1, le=256, doc="number of tokens with individual weights; a larger number is closer to the optimum"
+        32,
+        ge=1,
+        le=256,
+        doc="number of tokens with weights of their own in the choice of a draft; more is closer to the optimum",
     )
-    steps: int = param(24, ge=0, le=200, doc="number of steps that optimise the weights")
+    steps: int = param(24, ge=0, le=200, doc="number of steps that optimise the weights of tokens")
 
     def init_state(self, sequence: Sequence, models: Models) -> None:
         """Compile the search for token weights before the first round. Return None: the verifier has no state."""

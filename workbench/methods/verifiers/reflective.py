@@ -40,7 +40,7 @@ REFLECTIVE = Rule(
 )
 REFLECTIVE_GREEDY = Rule(
     "reflective-greedy",
-    "Likeliest after a second reading of the draft",
+    "Likeliest token after a second pass over the draft",
     "x = x̂",
     {"x": "token", "x̂": "likeliest"},
     "At temperature 0 a draft is accepted if it is x̂, the likeliest token of the interpolated logits: those of the "
@@ -78,15 +78,15 @@ class Reflective(Verifier):
     claims: ClassVar[tuple[Claim, ...]] = tuple(
         at_matched_accuracy(
             "reflective", ({"reflection": 0.1}, {"reflection": 0.3}, {"reflection": 0.5}),
-            "Llama 3 1B → 8B and 8B → 70B, dialogue, mathematics, code: 5 to 15 % more, quality hardly changes",
-            "Wang et al. 2025, arXiv:2505.18629 (from its reviews; decoding speed on top of statistical rules)",
+            "Llama 3 1B → 8B and 8B → 70B, dialogue, mathematics, code: 5 to 15 % faster, quality hardly changes",
+            "Wang et al. 2025, arXiv:2505.18629 (from reviews of the paper; faster than with statistical rules alone)",
             1.05, 1.15, temperature,
         )
         for temperature in (0.0, 1.0)
     )  # fmt: skip
     needs: ClassVar[tuple[str, ...]] = ("trees",)
     keeps_greedy: ClassVar[bool] = False
-    reflection: float = param(0.3, ge=0.0, le=1.0, doc="α, weight of the second reading of the draft; 0: exact output")
+    reflection: float = param(0.3, ge=0.0, le=1.0, doc="α, weight of the second pass over the draft; 0: exact output")
     again: int = param(8, ge=1, le=32, doc="m, number of committed tokens repeated before the draft is processed again")
 
     def init_state(self, sequence: Sequence, models: Models) -> Int[Tensor, " R"]:

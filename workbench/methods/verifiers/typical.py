@@ -59,7 +59,7 @@ class TypicalAcceptance(Verifier):
     claims: ClassVar[tuple[Claim, ...]] = (
         at_matched_accuracy(
             "typical", ({"epsilon": 0.5, "delta": 0.7}, {"epsilon": 0.3, "delta": 0.55}, {}),
-            "Vicuna 7B and 13B with Medusa heads, MT-bench: more accepted, answers rated equal",
+            "Vicuna 7B and 13B with Medusa heads, MT-bench: more drafts accepted, answers rated equal",
             "Cai et al. 2024, Medusa, arXiv:2401.10774, §3 (only the direction is compared; from memory)",
         ),
     )  # fmt: skip
