@@ -282,7 +282,7 @@ LIVE_STEPS = (
     LiveStep("same-text", "race", f"Plain and speculative decoding of the same prompt, on one clock. {NEVER_QUALITY}."),
     LiveStep("round", "text", OUTCOMES, "rejected"),
     LiveStep("trees", "tree", f"Several continuations are verified in the same forward pass. {SIBLINGS}", "sibling"),
-    LiveStep("keep-or-refuse", "card", f"{GREEDY.capitalize()}; a sampled one is {SAMPLED}.", "rejected"),
+    LiveStep("keep-or-refuse", "card", f"{GREEDY.capitalize()}; a sampled draft is {SAMPLED}.", "rejected"),
     LiveStep("accepted-of-what", "curves", f"The first curve shows the acceptance rate over the run; {RATIO}."),
     LiveStep("switch", "picker", f"Choose a method here, also during a run. {DEPENDS}"),
     LiveStep("share", "share", "Copy a link to these settings and this selection, or save the run with Export."),

@@ -241,7 +241,7 @@ function drawCalibration(parts, bins, summary) {
     ticks: axis.countTicks(most),
     digits: 0,
     axis: "q from",
-    up: "drafted tokens per bin (number, coloured part: tested)",
+    up: "number of drafted tokens per bin (coloured part: tested)",
     summary: `Drafted tokens per bin: ${bins.map((bin) => `${bin.group}: ${bin.drafted}, ${bin.tested} tested`).join("; ")}`,
   });
 }

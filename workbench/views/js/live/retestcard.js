@@ -265,7 +265,7 @@ function build(el) {
   // arrows move the bar, not the selected token
   ui.pq.addEventListener("keydown", (event) => event.stopPropagation());
   ui.details.append(
-    h("summary", {}, "Residual distribution and expected tokens"),
+    h("summary", {}, "Residual distribution and expected tokens per round"),
     ui.bars,
     h("div", { className: "wb-key" }, keyOf("is-q", ui.keyP), keyOf("is-p", "residual after a rejection")),
     ui.expected,
