@@ -240,7 +240,7 @@ def acceptance_to_speedup(trace: Trace) -> Step:
         choices=(f"{a * depth:.2f}", tau_text, f"{depth + 1:.2f}"),
         right=1,
         why=f"(1 − {a:g}^{depth + 1}) / (1 − {a:g}) = {tau_text}. The oracle with acceptance {a:g} reached τ = "
-        f"{_tau(trace)} in {len(trace.rounds)} rounds; short runs vary. A high acceptance rate is not enough: the "
+        f"{_tau(trace)} in {len(trace.rounds)} rounds; τ varies between short runs. A high acceptance rate is not enough: the "
         "drafter must also be cheap.",
         cards=(),
         dials=True,

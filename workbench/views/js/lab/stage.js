@@ -23,7 +23,7 @@ const INTRO = [
 const MOST = 7;
 const CHARTS = [
   ["beside", "Teacher-forced accuracy and on-policy acceptance"],
-  ["byPosition", "Acceptance by position, on policy"],
+  ["byPosition", "Acceptance rate by draft position, on policy"],
   ["taus", "Mean accepted length τ, on policy"],
   ["speedups", "Speed-up over plain decoding, during training"],
   ["losses", "Loss"],

@@ -66,7 +66,7 @@ function draw(ui) {
     row.hidden = i >= rows.length;
     if (!row.hidden) fill(row, rows[i]);
   });
-  write(ui.keyP, seen.rule.leaves !== "all" && acceptanceRule.earlierSiblings(round, node).length ? "residual distribution after earlier drafts" : "p");
+  write(ui.keyP, seen.rule.leaves !== "all" && acceptanceRule.earlierSiblings(round, node).length ? "residual distribution after rejected drafts" : "p");
   write(ui.expected, outlook(seen, moved.K, formula));
   write(ui.known, coverage(seen, moved, start));
 }

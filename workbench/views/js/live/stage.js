@@ -413,8 +413,8 @@ function curves(parts, view, due) {
       })),
       max: 1,
       ticks: [0, 0.5, 1],
-      axis: "depth in the draft",
-      up: "acceptance",
+      axis: "depth in the draft tree",
+      up: "acceptance rate",
       summary,
       overlay: theory && depths.map(() => theory.rate),
     });

@@ -16,7 +16,7 @@ import * as tables from "../shared/table.js";
 /** Description of the cards, shown before the first measurement. */
 const INTRO = [
   ["Cells", "one cell per pair of values: speed-up, τ, acceptance rate or tokens per second, with a 95 % confidence interval"],
-  ["Along the rows", "the same values as lines, with the theoretical value for the measured acceptance rate"],
+  ["Along the rows", "the same values as lines, with τ and speed-up by theory for the measured acceptance rate"],
   ["Cell", "all metrics of one cell; its run can be opened in Live"],
   ["Reproduce", "the sweep as Python code and as a command"],
 ];

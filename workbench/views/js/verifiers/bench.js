@@ -105,7 +105,7 @@ function cards(build) {
   parts.axis.textContent = "Click the axis, or use the slider, to choose k. Bold lines: the chosen way of sampling drafts.";
   parts.chains.after(paragraph("chainWords"));
   parts.lenient.after(paragraph("lenientWords"));
-  kit.set(parts.round, { role: "region", "aria-label": "Tests of one round", tabindex: 0 });
+  kit.set(parts.round, { role: "region", "aria-label": "Acceptance tests of one round", tabindex: 0 });
   return stage;
 }
 

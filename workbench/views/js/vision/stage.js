@@ -336,8 +336,8 @@ function kinds(parts, view) {
     share = ([tested, accepted]) => (tested ? accepted / tested : null),
     counts = (c) => (c[0] ? `${c[1]} of ${c[0]}` : "none tested");
   const summary = kindRows.length
-    ? `Acceptance by kind of word: ${kindRows.map((r) => `${kindName(r.kind)} ${counts(r.mine)}${r.theirs ? `, ${second.name} ${counts(r.theirs)}` : ""}`).join("; ")}`
-    : "Acceptance by kind of word: no drafts tested yet";
+    ? `Acceptance rate by kind of word: ${kindRows.map((r) => `${kindName(r.kind)} ${counts(r.mine)}${r.theirs ? `, ${second.name} ${counts(r.theirs)}` : ""}`).join("; ")}`
+    : "Acceptance rate by kind of word: no drafts tested yet";
   visionkinds.render(parts.kinds, {
     rows: kindRows.map((r) => ({
       label: kindName(r.kind),
