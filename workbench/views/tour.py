@@ -239,9 +239,9 @@ def acceptance_to_speedup(trace: Trace) -> Step:
         question=f"a = {a:g} and K = {depth}. What is τ?",
         choices=(f"{a * depth:.2f}", tau_text, f"{depth + 1:.2f}"),
         right=1,
-        why=f"(1 − {a:g}^{depth + 1}) / (1 − {a:g}) = {tau_text}. The oracle with acceptance {a:g} reached τ = "
-        f"{_tau(trace)} in {len(trace.rounds)} rounds; τ varies between short runs. A high acceptance rate is not enough: the "
-        "drafter must also be cheap.",
+        why=f"(1 − {a:g}^{depth + 1}) / (1 − {a:g}) = {tau_text}. The oracle with acceptance rate {a:g} reached "
+        f"τ = {_tau(trace)} in {len(trace.rounds)} rounds; τ varies between short runs. A high acceptance rate is not "
+        "enough: the drafter must also be cheap.",
         cards=(),
         dials=True,
     )
