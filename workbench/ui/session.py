@@ -228,7 +228,7 @@ class Session:
                     "This machine's memory bandwidth and FLOP/s are measured when all runs have ended."
                 )
             if getattr(self.client, "is_remote", False):
-                raise WorkbenchError("The memory bandwidth and FLOP/s of a remote machine are not measured.")
+                raise WorkbenchError("The memory bandwidth and FLOP/s of a remote backend are not measured.")
             if trace.header.target not in {t["name"] for t in self._targets()}:  # read no other folder
                 raise WorkbenchError("The target of this run is not available in this app.")
             found["roofline"] = roofline(trace, plain, request.get("live") is True)
