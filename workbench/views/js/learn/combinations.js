@@ -16,7 +16,7 @@ const SIGNS = [
   ["≈", "approximate"],
   ["◇", "simulation"],
   ["·", "would be exact, but no method offers this combination"],
-  ["–", "approximate for every kind of draft; no method offers this combination"],
+  ["–", "approximate for any kind of draft; no method offers it"],
   ["✕", "disabled: would not preserve the target's distribution"],
 ];
 const STEPS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
