@@ -54,10 +54,10 @@ def test_generate_drafts_with_a_head_and_refuses_one_that_does_not_fit(
     error = json.loads(capsys.readouterr().out)["error"]
     assert error["option"] == "--head"
     assert error["message"] == f"{right} has eagle heads, and prompt-lookup does not draft with such heads."
-    assert error["remedy"].startswith("Use a method that drafts with them: eagle, eagle-2")
+    assert error["remedy"].startswith("Use a method that drafts with these heads: eagle, eagle-2")
     compare = ["compare", "Once upon a time", "--lane", "prompt-lookup:depth=3", "--head", right, "--drafter", "none"]
     assert main(compare) == 2
-    assert "which prompt-lookup does not draft with" in capsys.readouterr().err
+    assert "prompt-lookup does not draft with such heads" in capsys.readouterr().err
     refuse_unused_heads([str(bundled_folder() / "text-judge")], ["draft-model"])  # for verifier=judge
     refuse_unused_heads([right], ["prompt-lookup", "eagle"])
     user_heads.use_heads()

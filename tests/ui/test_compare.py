@@ -95,7 +95,7 @@ def test_lanes_are_measured_raced_pinned_and_opened(
     assert page.locator(V + ".wb-card-pays tbody tr").count() == 2
     names = [page.locator(f"{V}{card} th").all_inner_texts() for card in (".wb-compared", ".wb-card-pays")]
     assert "acceptance rate" in names[0]
-    assert "accepted depths / tested depths, all rounds" in names[1], "another quantity has another name"
+    assert "accepted / tested, counted per depth and round" in names[1], "another quantity has another name"
     wait_for_text(page, ".wb-card-pays .wb-summary", "acceptance")
     page.click(V + ".wb-card-pays .wb-tool")
     wait_until_drawn(page)
@@ -168,7 +168,7 @@ def test_a_stopped_comparison_keeps_its_measurements(real_app: str, open_page: P
 def test_a_silent_app_is_reported_and_a_reload_shows_the_measurements(real_app: str, open_page: PageOpener) -> None:
     link = "/?tab=compare&lane=draft-model&prompts=story&repeats=1&max_new_tokens=8"
     page = open_page(real_app + link, ready=READY)
-    wait_for_text(page, ".wb-intro dt", "Does it pay off?")
+    wait_for_text(page, ".wb-intro dt", "Break-even acceptance rate")
     page.click(V + ".wb-go")
     wait_until_measured(page)
     assert not page.is_visible(V + ".wb-intro")

@@ -284,8 +284,8 @@ def test_hindsight_names_the_missing_draft_and_is_off_at_first(fake_app: str, op
     seen = set[str]()
     for _ in range(8):
         words = page.inner_text(".wb-treebetter")
-        assert words.startswith(("The drafter's rank", "Not known", "No better draft", "The target's token")), words
-        assert page.is_visible(".wb-better circle") == words.startswith("The drafter's rank")
+        assert words.startswith(("The drafter's token", "Not known", "No better draft", "The target's token")), words
+        assert page.is_visible(".wb-better circle") == words.startswith("The drafter's token")
         seen.add(words.split()[2])
         page.click("[aria-label='Next round'], .wb-scrub button:has-text(']')")
         wait_until_drawn(page)

@@ -508,7 +508,7 @@ def test_charts_have_axes_and_uncut_intervals(fake_app: str, open_page: PageOpen
     state(page, "finished")
     page.locator(".wb-card-position").scroll_into_view_if_needed()
     wait_until_drawn(page)
-    titles = {"lane": r"^\d+ m?s$", "position": "^depth in the draft$", "histogram": "^accepted drafts"}
+    titles = {"lane": r"^\d+ m?s$", "position": "^depth in the draft tree$", "histogram": "^accepted drafts"}
     for card, title in titles.items():
         page.locator(f".wb-card-{card} svg text").filter(has_text=re.compile(title)).first.wait_for(state="attached")
         assert page.locator(f".wb-card-{card} svg .wb-grid").count() > 1, "an axis has ticks"

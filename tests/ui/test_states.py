@@ -66,7 +66,7 @@ def test_how_a_run_ends(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app, viewport={"width": 1280, "height": 900})
     start(page, "limit")
     state(page, "finished")
-    wait_for_text(page, ".wb-card-ribbon h3 em", "stopped: server limit reached")
+    wait_for_text(page, ".wb-card-ribbon h3 em", "stopped: server's time limit reached")
     wait_for_text(page, "[data-figure=speedup] .wb-label", "no baseline")
     shoot(page, "limit")
     start(page, "out of memory")

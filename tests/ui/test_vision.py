@@ -341,7 +341,7 @@ def test_an_exported_run_shows_the_tab_without_an_app(open_page: PageOpener, tmp
     page = open_page(f"file://{tmp_path}/run.html", ready=".wb-vision[data-ready=true]")
     page.locator(".wb-token.is-grounded:has-text('circle')").first.click()
     page.locator(".wb-card-target em", has_text="for “circle”").wait_for()
-    assert "16 kept, 48 dropped" in page.inner_text(".wb-card-drafter")
+    assert "16 patches kept, 48 dropped" in page.inner_text(".wb-card-drafter")
     assert page.inner_text("[data-figure=grounded] .wb-value").endswith("%")
     page.evaluate("""() => {
       const note = document.querySelector(".wb-card-target em");

@@ -81,7 +81,7 @@ def test_every_figure_has_a_table_a_sentence_and_a_name(page: str) -> None:
         assert {f"{plot['id']}-title", f"{plot['id']}-text", f"{plot['id']}-table"} <= ids
     assert found.tags.count("table") == len(plots)
     assert "Prompts left out of the group rag: 2 (too long)." in page
-    assert "Highest is draft-model, 1.50×: faster (1.25–1.75×, n = 4 prompts). Of 1 methods" in page
+    assert "Highest speed-up: draft-model, 1.50×: faster (1.25–1.75×, n = 4 prompts). Of 1 methods" in page
     assert "The largest speed-up is that of draft-model on stories, 1.50×: faster (1.25–1.75×, n = 4 prompts)." in page
 
 
@@ -137,7 +137,7 @@ def test_charts_are_drawn_and_can_be_replaced_by_their_tables(tmp_path: Path) ->
         assert button.get_attribute("aria-expanded") == "true"
         page.select_option("#group", label="maths")
         page.wait_for_selector("#g2-0 .main-svg")
-        assert page.locator("#g2-0-text").inner_text().startswith("Highest is autoregressive")
+        assert page.locator("#g2-0-text").inner_text().startswith("Highest speed-up: autoregressive")
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
         assert said == []
         browser.close()

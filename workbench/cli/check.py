@@ -179,7 +179,7 @@ def check(
         }
         print(json.dumps(wire, ensure_ascii=False, indent=2))
     else:
-        print(f"{len(findings) - failed} of {len(findings)} tests found no broken promise.")
+        print(f"{len(findings) - failed} of {len(findings)} tests found no violation of a method's promise.")
         if untested:
             print(f"Methods not tested, because they cannot run here: {', '.join(untested)}.")
         for line in _left_out_lines(findings, left_out, limit):
@@ -207,7 +207,7 @@ def _left_out_lines(findings: Sequence[Any], late: Sequence[str], minutes: float
         yield (
             f"Only a sample was tested, to end within about {minutes:g} minutes: {settings} of {n_tried} settings were "
             f"left out, and {fewer} sampled distributions had fewer runs than requested"
-            + (f"; {untested} settings were not sampled" if untested else "")
+            + (f"; {untested} settings were left out of the tests with sampling" if untested else "")
             + ". --minutes 0 tests everything."
         )
     if late:

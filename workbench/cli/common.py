@@ -12,9 +12,7 @@ import typer
 from workbench.cli import output
 from workbench.core.errors import WorkbenchError
 
-Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Print only the result: no progress, notes or measured figures.")
-]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the result: no progress, notes or metrics.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Also print each loading stage and its duration.")]
 
 

@@ -66,7 +66,7 @@ def show(
     at: Annotated[
         int,
         typer.Option(
-            min=0, help="Show the store's text from this token position, for example the signal `entry` of a run."
+            min=0, help="Position of the first token shown, such as the position `entry` of a match in a trace."
         ),
     ] = 0,
     as_json: Json = False,

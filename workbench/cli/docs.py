@@ -109,7 +109,7 @@ def pages(methods: Sequence[MethodInfo]) -> dict[str, str]:
 
     return {
         "methods.md": f"# Methods\n\n{PROMISES}\n\n{markdown_table(methods)}\n\n{differences(methods)}\n",
-        "definitions.md": f"# What the figures mean\n\n{definitions_table()}\n\n{DISCARDED}\n",
+        "definitions.md": f"# Definitions of the metrics\n\n{definitions_table()}\n\n{DISCARDED}\n",
     }
 
 

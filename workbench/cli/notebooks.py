@@ -27,7 +27,8 @@ def notebooks(
         from workbench.site import notebook_pairs
     except ModuleNotFoundError as error:
         raise WorkbenchError(
-            f"{error.name} is missing.", 'Install the packages for notebooks: pip install -e ".[notebooks]".'
+            f"The package {error.name} is missing.",
+            'Install the packages for notebooks: pip install -e ".[notebooks]".',
         ) from error
 
     target_folder = folder or notebook_pairs.FOLDER

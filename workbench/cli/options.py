@@ -150,7 +150,7 @@ def refuse_unused_heads(heads: Sequence[str] | None, methods: Sequence[str]) -> 
             with set_error_option("head"):
                 raise ParameterError(
                     f"{folder} has {kind} heads, and {', '.join(methods)} does not draft with such heads.",
-                    f"Use a method that drafts with them: {', '.join(usable)}.",
+                    f"Use a method that drafts with these heads: {', '.join(usable)}.",
                 )
 
 

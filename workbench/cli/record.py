@@ -175,7 +175,9 @@ def record(
     out: Annotated[Path | None, typer.Option(help="Folder for the recordings; by default assets/recorded.")] = None,
     only: Annotated[
         list[str] | None,
-        typer.Option(help="Record only this example: a method's name, race, switch, compare or sweep; repeatable."),
+        typer.Option(
+            help="Record only this example: the name of a method, or race, switch, compare or sweep; repeatable."
+        ),
     ] = None,
     target: Annotated[str, typer.Option(help="Target model: a bundled name, local folder or Hub id.")] = DEFAULT_TARGET,
 ) -> None:

@@ -197,7 +197,7 @@ def delete(
 @app.command()
 def bench(
     runs: Annotated[int, typer.Option(min=1, help="Number of runs in the store.")] = 10_000,
-    repeats: Annotated[int, typer.Option(min=1, help="Number of repetitions of every query.")] = 10,
+    repeats: Annotated[int, typer.Option(min=1, help="Number of measurements of each query.")] = 10,
     debug: Debug = False,
 ) -> None:
     """Measure the time to search a store of many saved runs, which is created in a temporary folder.

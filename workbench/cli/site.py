@@ -22,7 +22,7 @@ def site(
         from workbench.site import build, execution, notebook_pairs
     except ModuleNotFoundError as error:
         raise WorkbenchError(
-            f"{error.name} is missing.", 'Install the packages for the site: pip install -e ".[docs]".'
+            f"The package {error.name} is missing.", 'Install the packages for the site: pip install -e ".[docs]".'
         ) from error
 
     sources = [notebook_pairs.FOLDER / f"{name}.ipynb" for name in notebook_pairs.names()]

@@ -78,7 +78,7 @@ def _print(report: dict[str, Any]) -> None:
         rows = [(a["name"], _two(a["tau"]), f"{a['tokens_per_second']:.0f}", _two(a["relative"])) for a in fixed]
         _table(
             console,
-            "Predicted for other draft lengths, with the measured times of this run",
+            "Predicted τ and speed with other draft lengths, from the measured times of this run",
             ("draft", "τ", "tokens/s", "× recorded"),
             rows,
         )
@@ -104,7 +104,7 @@ def _print(report: dict[str, Any]) -> None:
             markup=False,
         )
     if report["combinations"]:
-        _error(console, report, "better of both drafts", "combination")
+        _error(console, report, "τ with the better of both drafts", "combination")
     if theory["rate"] is not None:
         best = theory["best"]
         console.print(
@@ -117,13 +117,13 @@ def _print(report: dict[str, Any]) -> None:
                 else ""
             )
         )
-        _error(console, report, "with an acceptance rate per position", "by-position")
-        _error(console, report, "with one rate for all positions", "iid")
+        _error(console, report, "τ with an acceptance rate per position", "by-position")
+        _error(console, report, "τ with one acceptance rate for all positions", "iid")
         _error(console, report, "speed-up by the formula", "formula")
         for b in theory["transport"]:
             console.print(
                 f"{b['siblings']} sampled sibling tokens: one of them was accepted at {b['accepted']:.0%} of "
-                f"{b['places']} positions; no lossless verifier can exceed {b['bound']:.0%}."
+                f"{b['places']} positions; no lossless verifier can exceed an acceptance rate of {b['bound']:.0%}."
             )
     rows = [
         (

@@ -185,7 +185,7 @@ def _origin(text: str) -> str:
         return ANY
     if parts.scheme not in ("http", "https") or not parts.netloc or parts.path or parts.query:
         raise ParameterError(
-            f"{text!r} is not an origin.", "For example: https://example.org, or http://localhost:3000."
+            f"{text!r} is not a web origin.", "For example: https://example.org, or http://localhost:3000."
         )
     name, port = split(parts.netloc)
     return f"{parts.scheme}://{name}" + (f":{port}" if port and port != PORTS[parts.scheme] else "")

@@ -254,5 +254,5 @@ def _whole(run: RunHandle) -> dict[str, Any]:
     if run.trace is None:
         if run.ended:
             run.wait()  # raises the run's error
-        raise WorkbenchError("The run has no rounds yet.", "Retry after its first round.")
+        raise WorkbenchError("The run has no rounds yet.", "Try again after its first round.")
     return {"run": run.id, "state": run.state, "trace": _figures(run.trace)}

@@ -101,4 +101,4 @@ def end(steps: Any) -> None:
     try:
         steps.close()
     except Exception:
-        log.exception("a job could not be ended")
+        log.exception("a background job could not be ended")

@@ -190,7 +190,9 @@ class Session:
 
         others, pairs = request.get("others") or [], request.get("pairs") or []
         if not isinstance(others, list) or not isinstance(pairs, list):
-            raise ParameterError("`others` and `pairs` must be lists.", "Send traces, and speed-ups of pairs of runs.")
+            raise ParameterError(
+                "`others` and `pairs` must be lists.", "Send a list of traces, and a list of speed-ups."
+            )
         trace_data = [request.get("trace"), *others[:MOST_OTHERS]]
         check_connected, traces = make_disconnect_check(), []
         for item in trace_data:
@@ -222,9 +224,11 @@ class Session:
         check_connected()
         try:
             if request.get("rates") is False:
-                raise WorkbenchError("The machine's rates are measured when all runs have ended.")
+                raise WorkbenchError(
+                    "This machine's memory bandwidth and FLOP/s are measured when all runs have ended."
+                )
             if getattr(self.client, "is_remote", False):
-                raise WorkbenchError("The rates of a remote backend's machine are not measured.")
+                raise WorkbenchError("The memory bandwidth and FLOP/s of a remote backend are not measured.")
             if trace.header.target not in {t["name"] for t in self._targets()}:  # read no other folder
                 raise WorkbenchError("The target of this run is not available in this app.")
             found["roofline"] = roofline(trace, plain, request.get("live") is True)

@@ -139,7 +139,7 @@ class SweepView:
         result = job.update.results.get(request.get("cell"))
         trace = None if result is None else job.folder.trace(result)
         if trace is None:
-            raise UnknownNameError("There is no trace of this cell.", "Choose a measured cell.")
+            raise UnknownNameError("No trace is stored for this cell.", "Choose a measured cell.")
         return trace.to_wire()
 
     def table(self, request: dict[str, Any]) -> dict[str, Any]:

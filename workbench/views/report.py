@@ -122,13 +122,15 @@ def speed(rows: Sequence[Row]) -> Panel | None:
             )
     line = {"type": "line", "x0": 1, "x1": 1, "yref": "paper", "y0": 0, "y1": 1}
     line["line"] = {"color": "var(--wb-mute)", "dash": "dot"}
-    layout = _layout("speed-up over plain decoding, whole calls", len(ordered), [_name(r) for r in ordered])
+    layout = _layout(
+        "speed-up over plain decoding, whole calls with prefill", len(ordered), [_name(r) for r in ordered]
+    )
     best, methods = ordered[-1], [r for r in ordered if r["kind"] == "workbench" and r["method"] != PLAIN]
     verdicts = Counter(Estimate(**r[SPEED]).verdict for r in methods)
     sentence = (
-        f"Highest is {best['method']}, {Estimate(**best[SPEED]).sentence}. Of {len(methods)} methods of the workbench "
-        f"{verdicts[FASTER]} are faster than plain decoding and {verdicts[SLOWER]} slower; for the others there is no "
-        "significant difference. Whole calls with prefill; geometric means over prompts; "
+        f"Highest speed-up: {best['method']}, {Estimate(**best[SPEED]).sentence}. Of {len(methods)} methods of the "
+        f"workbench {verdicts[FASTER]} are faster than plain decoding and {verdicts[SLOWER]} slower; for the others "
+        "there is no significant difference. Whole calls with prefill; geometric means over prompts; "
         "bars are 95 % confidence intervals."
     )
     table = [
@@ -196,7 +198,7 @@ def positions(rows: Sequence[Row]) -> Panel | None:
             for depth, tested, accepted in by_depth
         ]
     layout = {
-        "xaxis": {"title": {"text": "depth in the draft"}, "dtick": 1},
+        "xaxis": {"title": {"text": "depth in the draft tree"}, "dtick": 1},
         "yaxis": {"title": {"text": "accepted / tested"}, "range": [0, 1.02], "tickformat": ".0%"},
         "height": 420,
         "margin": {"l": 56, "r": 12, "t": 12, "b": 48},
@@ -209,7 +211,7 @@ def positions(rows: Sequence[Row]) -> Panel | None:
         f"{tested} rounds. "
         "A round counts at a depth if all its earlier drafts were accepted."
     )
-    return Panel("Acceptance by position", sentence, {"data": data, "layout": layout}, table)
+    return Panel("Acceptance rate by draft position", sentence, {"data": data, "layout": layout}, table)
 
 
 def cost(rows: Sequence[Row]) -> Panel | None:

@@ -239,9 +239,9 @@ def acceptance_to_speedup(trace: Trace) -> Step:
         question=f"a = {a:g} and K = {depth}. What is τ?",
         choices=(f"{a * depth:.2f}", tau_text, f"{depth + 1:.2f}"),
         right=1,
-        why=f"(1 − {a:g}^{depth + 1}) / (1 − {a:g}) = {tau_text}. The oracle with acceptance {a:g} reached τ = "
-        f"{_tau(trace)} in {len(trace.rounds)} rounds; short runs vary. A high acceptance rate is not enough: the "
-        "drafter must also be cheap.",
+        why=f"(1 − {a:g}^{depth + 1}) / (1 − {a:g}) = {tau_text}. The oracle with acceptance rate {a:g} reached "
+        f"τ = {_tau(trace)} in {len(trace.rounds)} rounds; τ varies between short runs. A high acceptance rate is not "
+        "enough: the drafter must also be cheap.",
         cards=(),
         dials=True,
     )
@@ -282,7 +282,7 @@ LIVE_STEPS = (
     LiveStep("same-text", "race", f"Plain and speculative decoding of the same prompt, on one clock. {NEVER_QUALITY}."),
     LiveStep("round", "text", OUTCOMES, "rejected"),
     LiveStep("trees", "tree", f"Several continuations are verified in the same forward pass. {SIBLINGS}", "sibling"),
-    LiveStep("keep-or-refuse", "card", f"{GREEDY.capitalize()}; a sampled one is {SAMPLED}.", "rejected"),
+    LiveStep("keep-or-refuse", "card", f"{GREEDY.capitalize()}; a sampled draft is {SAMPLED}.", "rejected"),
     LiveStep("accepted-of-what", "curves", f"The first curve shows the acceptance rate over the run; {RATIO}."),
     LiveStep("switch", "picker", f"Choose a method here, also during a run. {DEPENDS}"),
     LiveStep("share", "share", "Copy a link to these settings and this selection, or save the run with Export."),

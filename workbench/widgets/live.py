@@ -129,7 +129,7 @@ class WidgetSession(Session):
     def _run(self, request: dict[str, Any]) -> RunHandle:
         run = self.runs.get(wire.check_text("run", request.get("run")))
         if run is None:
-            raise UnknownNameError("The run that was asked for was not started by this widget.", "Run the cell again.")
+            raise UnknownNameError("The requested run was not started by this widget.", "Run the cell again.")
         return run
 
 

@@ -109,7 +109,7 @@ def fit(spec: dict[str, Any], value: Any) -> Any:
     """
     declared = ParamSpec.from_wire(spec)
     if isinstance(value, str) and declared.kind != "choice":  # text is for command lines and addresses
-        raise ParameterError(f"{declared.name} is {value!r}.", "Give a value of the parameter's type.")
+        raise ParameterError(f"{declared.name} is {value!r}, a string.", f"Give a value of type {declared.kind}.")
     return declared.parse(value)
 
 

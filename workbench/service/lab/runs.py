@@ -20,7 +20,7 @@ from workbench.trace.files import write_atomically
 RUNNING, DONE, STOPPED, FAILED, KILLED, DAMAGED = "running", "done", "stopped", "failed", "killed", "damaged"
 RESUMABLE = (STOPPED, KILLED, FAILED)
 """States in which a training run can be resumed."""
-STAGES = ("generating answers", "computing the target's states", "training", "evaluating on held-out prompts")
+STAGES = ("generating answers", "computing the target's hidden states", "training", "evaluating on held-out prompts")
 """Names of the four stages of `workbench train KIND`, whose log has lines such as "eagle-3 for …: 1 of 4, …"."""
 _STAGE = re.compile(r"^\S+(?: for .*)?: ([1-4]) of 4, ", re.MULTILINE)
 _WRITTEN = re.compile(r"^answers: ([\d,]+) tokens · ([\d,]+)/s", re.MULTILINE)

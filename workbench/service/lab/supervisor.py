@@ -144,7 +144,8 @@ class Lab:
         with self._locked_without_training():
             if run.state not in RESUMABLE:
                 raise WorkbenchError(
-                    "This training run is finished, so it cannot be resumed.", "Start a new run, with a larger budget."
+                    "This training run is finished, so it cannot be resumed.",
+                    "Start a new training run, with more minutes or steps.",
                 )
             run.note(stopped=False)
             self._begin(run)

@@ -26,9 +26,9 @@ class Budget:
     """Training budget of a head. The defaults take about five minutes on two cores for the bundled target."""
 
     minutes: float = param(
-        2.5, ge=0.1, le=600.0, doc="training time in minutes, besides the generation of the target's answers"
+        2.5, ge=0.1, le=600.0, doc="training time in minutes, not counting the generation of the target's answers"
     )
-    steps: int = param(0, ge=0, le=1_000_000, doc="number of training steps; 0: as many as fit the minutes")
+    steps: int = param(0, ge=0, le=1_000_000, doc="number of training steps; 0: as many as fit into the training time")
     answer_tokens: int = param(
         25_000,
         ge=200,

@@ -281,7 +281,7 @@ export function fromQuery(search, catalogue, clamp) {
     else if (name in catalogue.numbers) {
       if (/^\d{1,16}$/.test(text) && form.whole(catalogue.numbers[name], text) === Number(text))
         choice[name] = Number(text);
-      else bad(name, text, "not a whole number in the allowed range");
+      else bad(name, text, `not a whole number from ${catalogue.numbers[name].ge} to ${catalogue.numbers[name].le}`);
     } else if (sampling.has(name)) {
       const spec = sampling.get(name), value = text.trim() === "" ? NaN : Number(text);
       if (clamp(spec, value).value === value) choice.sampling[name] = value;

@@ -78,5 +78,5 @@ export function banner(comparison, same) {
     on = [machine.gpu || machine.cpu, machine.cores ? `${machine.cores} cores` : "", settings.dtype]
       .filter(Boolean)
       .join(", ");
-  return `RECORDED example, measured on ${on}; ${machine.date}.${same ? "" : " Its lanes or prompts differ from the panel's."} Press Measure for figures of this machine.`;
+  return `RECORDED example, measured on ${on}; ${machine.date}.${same ? "" : " Its lanes or prompts differ from the panel's."} Press Measure for results of this machine.`;
 }

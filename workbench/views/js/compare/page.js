@@ -101,7 +101,7 @@ function press(page, button, { lane = "" } = {}) {
         : { key, name: at.name, from: comparetable.where(page.comparison), figures: at.figures };
     host.remember?.[page.pin ? "setItem" : "removeItem"]("wb-compare-pin", JSON.stringify(page.pin));
     page.parts.live.textContent = page.pin
-      ? `${at.name} is the reference: all figures show the difference from it`
+      ? `${at.name} is the reference: all metrics show the difference from it`
       : "Reference removed";
   } else if (button === "live") jobs.openRun(page, { job: page.job, lane, prompt: page.prompt });
   page.draw();

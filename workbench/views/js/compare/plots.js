@@ -139,7 +139,7 @@ export function pays(page) {
       "lane",
       "pays off above acceptance rate",
       "acceptance rate that would give the measured speed-up",
-      "accepted depths / tested depths, all rounds",
+      "accepted / tested, counted per depth and round",
       "measured speed-up",
       "difference",
       "draft ms per round",

@@ -45,7 +45,7 @@ export function replay(lanes, prompt, repeats, name) {
   const repeat = lanes.find((lane) => lane.race?.[prompt])?.race[prompt].repeat ?? null;
   if (repeat === null) return `replayed: one recorded run of ${name}`; // schema 1 has no repeat index
   return repeats > 1
-    ? `replay of repeat ${repeat + 1} of ${repeats} on ${name}, the repeat that is closest to the estimate over all repeats`
+    ? `replay of repeat ${repeat + 1} of ${repeats} on ${name}, the repeat whose speed-ups are closest to those over all repeats`
     : `replayed: the only run on ${name}`;
 }
 

@@ -52,7 +52,7 @@ test("a race shows the speed-up of the replayed run, not the estimate over all p
   assert.equal(ratio({ plain: false, figures: { speedup: null }, race: [null] }, 0).text, "–");
   assert.equal(
     replay([lane], 0, 5, "story"),
-    "replay of repeat 2 of 5 on story, the repeat that is closest to the estimate over all repeats",
+    "replay of repeat 2 of 5 on story, the repeat whose speed-ups are closest to those over all repeats",
   );
   assert.equal(replay([lane], 0, 1, "story"), "replayed: the only run on story");
 });

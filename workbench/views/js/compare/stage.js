@@ -24,7 +24,7 @@ const INTRO = [
     "speed-up over plain decoding with its 95 % confidence interval, τ, acceptance rate, tokens per second; make a lane the reference to see differences from it",
   ],
   ["Time per token", "milliseconds of draft, verify and overhead"],
-  ["Does it pay off?", "the acceptance rate above which a method beats plain decoding at these costs, and the rate that would give its measured speed-up"],
+  ["Break-even acceptance rate", "the acceptance rate above which a method beats plain decoding at these costs, and the rate that would give its measured speed-up"],
   [
     "Same text?",
     "whether an exact method's text equals plain decoding's, token for token, and where it first differs",
@@ -63,7 +63,7 @@ export function build(el, host) {
         { className: "wb-raceline" },
         tool("play", "▶"),
         slider(part),
-        select("speed", "Speed of the race", SPEEDS),
+        select("speed", "Playback speed of the race", SPEEDS),
         part("clock", "span", { className: "wb-clock" }),
       ),
     ),
@@ -85,7 +85,7 @@ export function build(el, host) {
     h(
       "div",
       { className: "wb-two" },
-      chart("pays", "Does it pay off?", null, "wb-chart"),
+      chart("pays", "Break-even acceptance rate", null, "wb-chart"),
       card("exact", "Same text?", null, part("exact", "div", { className: "wb-exact" })),
     ),
     card(
@@ -110,7 +110,7 @@ export function build(el, host) {
     ...build.opener("Open a comparison saved as JSON", "Comparison file", ".json,application/json"),
   ];
   frame.frame(el, build, { host, current: "Compare", side: "Settings of the comparison", tools }, stage);
-  kit.set(parts.table, { role: "region", "aria-label": "Figures of each lane" });
+  kit.set(parts.table, { role: "region", "aria-label": "Metrics of each lane" });
   kit.set(parts.texts, { role: "region", "aria-label": "Differences of the texts" });
   kit.set(parts.play, { "aria-label": "Play the race" });
   return parts;

@@ -111,7 +111,7 @@ export function recompute(comparison, words) {
 /** Warn if the processor was busy when the measurement started, since such figures scatter. Pure. */
 export function busy({ load, cores }) {
   return cores && Number(load) > cores
-    ? `the machine was busy (load ${load} on ${cores} cores), so the figures vary more`
+    ? `the machine was busy (load ${load} on ${cores} cores), so the measurements vary more`
     : "";
 }
 
@@ -157,7 +157,7 @@ export function render(page) {
       "aria-label",
       pinned
         ? `${lane.name} is the reference: remove it`
-        : `Make ${lane.name} the reference: all figures then show the difference from it`,
+        : `Make ${lane.name} the reference: all metrics then show the difference from it`,
     );
     line._pin.disabled = !lane.figures.n;
     line._live.setAttribute("aria-label", `Open the run of ${lane.name} in the Live view`);

@@ -17,10 +17,10 @@ export function verdict(lane, prompts) {
     return {
       mark: "",
       text: "the reference",
-      why: exact.runs > 1 ? `identical in ${exact.identical} of ${exact.runs} repeats` : "",
+      why: exact.runs > 1 ? `identical text in ${exact.identical} of ${exact.runs} repeats` : "",
     };
   if (exact.kind === "identical")
-    return { mark: "✓", text: `identical in ${exact.identical} of ${exact.runs} runs`, why: "token for token" };
+    return { mark: "✓", text: `identical text in ${exact.identical} of ${exact.runs} runs`, why: "token for token" };
   const first = exact.first ? place(exact.first, prompts) : "";
   if (exact.kind === "distribution") {
     if (exact.promise === "exact" || exact.promise === "simulation")
@@ -45,7 +45,7 @@ export function verdict(lane, prompts) {
         : "the method is lossless, so the texts should agree; workbench doctor distinguishes rounding from a bug";
   return {
     mark: "✕",
-    text: `identical in ${exact.identical} of ${exact.runs} runs`,
+    text: `identical text in ${exact.identical} of ${exact.runs} runs`,
     why: [first, reading].filter(Boolean).join(" · "),
   };
 }

@@ -250,7 +250,7 @@ function stages(page) {
     by.append(button);
   }
   by.setAttribute("role", "group");
-  by.setAttribute("aria-label", "Link between the two runs");
+  by.setAttribute("aria-label", "Link the selection of both runs by");
   page.by = by;
   page.status = h("p", { className: "wb-pairtold" });
   page.status.setAttribute("role", "status");

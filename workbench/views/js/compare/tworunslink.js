@@ -116,7 +116,7 @@ export function difference(name, a, b) {
   if (a === null || b === null || a === undefined || b === undefined) return "–";
   if (a === b) return "equal";
   const sign = b > a ? "+" : "−", by = Math.abs(b - a);
-  if (SHARES.has(name)) return `${sign}${(100 * by).toFixed(1)} points`;
+  if (SHARES.has(name)) return `${sign}${(100 * by).toFixed(1)} percentage points`;
   return `${sign}${COUNTS.has(name) ? by : by.toFixed(2)}${a > 0 ? ` (${(b / a).toFixed(2)} ×)` : ""}`;
 }
 

@@ -101,7 +101,7 @@ test("figures and their differences have units", () => {
       difference("rounds", 4, 4),
       difference("tau", null, 1),
     ],
-    ["−10.0 points", "+1.00 (1.50 ×)", "equal", "–"],
+    ["−10.0 percentage points", "+1.00 (1.50 ×)", "equal", "–"],
   );
 });
 

@@ -13,7 +13,7 @@ import * as words from "./words.js";
 
 const INTRO = [
   ["Loss", "training loss of the head, per step"],
-  ["Teacher-forced and on policy", "accuracy of the head after true text, and acceptance rate of its drafts"],
+  ["Teacher-forced accuracy and on-policy acceptance", "accuracy of the head after true text, and acceptance rate of its drafts"],
   ["By position", "acceptance rate at each draft position during training"],
   ["τ", "tokens per forward pass of the target, several runs in one chart"],
   ["Speed-up", "tokens per second relative to plain decoding of the same prompts, at each checkpoint"],
@@ -22,8 +22,8 @@ const INTRO = [
 /** Maximum number of runs drawn in addition to the open one. */
 const MOST = 7;
 const CHARTS = [
-  ["beside", "Teacher-forced and on policy"],
-  ["byPosition", "Acceptance by position, on policy"],
+  ["beside", "Teacher-forced accuracy and on-policy acceptance"],
+  ["byPosition", "Acceptance rate by draft position, on policy"],
   ["taus", "Mean accepted length τ, on policy"],
   ["speedups", "Speed-up over plain decoding, during training"],
   ["losses", "Loss"],

@@ -25,13 +25,13 @@ const three = (v) => (Math.abs(v) >= 100 ? v.toFixed(0) : v.toPrecision(3));
 /** Format a goodness-of-fit test. Pure. */
 export function testWords(test) {
   const distance = test.verdict === "measured" ? `, total variation ${test.total_variation.toFixed(3)}` : "";
-  const lowest = test.tests > 1 ? `, the lowest of ${test.tests} settings` : "";
+  const lowest = test.tests > 1 ? `, the lowest p of ${test.tests} settings` : "";
   return `${test.name}: χ² ${test.statistic.toFixed(1)} (${test.freedom} degrees of freedom), p = ${test.p_value.toPrecision(2)}${lowest}, ${test.runs} runs${distance}`;
 }
 
 /** Format the paper's figure. Pure. */
 export function paperFigure({ low, high, neutral }) {
-  if (low === null || high === null) return `more than ${neutral}; the paper gives no figure`;
+  if (low === null || high === null) return `more than ${neutral}; the paper gives no number`;
   return low === high ? `${low}` : `${low}–${high}`;
 }
 
@@ -210,11 +210,11 @@ function claims(rows) {
       row.by_construction ? h("small", {}, `By construction: ${row.by_construction}`) : ""),
     cell(paperFigure(row), h("small", {}, row.setting), h("small", {}, row.source)),
     ...columns(row).map(measured(row)),
-    cell(h("code", {}, row.command), row.timed ? h("small", {}, "timed: run on an idle machine") : ""));
+    cell(h("code", {}, row.command), row.timed ? h("small", {}, "measures time: run it on an idle machine") : ""));
   const about =
-    "Each paper's claim, compared with the measurement made here. The verdict is computed: reproduced in size if the value is within a " +
-    "quarter of the paper's range, in direction if the whole 95 % interval lies on the paper's side of “no change”, contradicted if it " +
-    "lies on the other side, inconclusive if it contains both. By construction: the figure follows from the method, so it gets no " +
+    "Each paper's claim, compared with the measurement made here. The verdict is computed: reproduced in size if the value is at " +
+    "most 25 % outside the paper's range, in direction if the whole 95 % interval lies on the paper's side of “no change”, contradicted if it " +
+    "lies on the other side, inconclusive if it contains both. By construction: the value follows from the method, so it gets no " +
     "verdict. Answers not kept: an approximate rule loses more than 5 % of the right answers, so its gain gets no verdict.";
   const heads = rows.length ? rows[0].elsewhere.map((column) => `on ${column.target}`) : [];
   return board(

@@ -8,7 +8,7 @@ import { byTarget, differences } from "./methods.js";
 test("figures of the paper and of this machine are formatted", () => {
   assert.equal(paperFigure({ low: 2, high: 3 }), "2–3");
   assert.equal(paperFigure({ low: 2.73, high: 2.73 }), "2.73");
-  assert.equal(paperFigure({ low: null, high: null, neutral: 1 }), "more than 1; the paper gives no figure");
+  assert.equal(paperFigure({ low: null, high: null, neutral: 1 }), "more than 1; the paper gives no number");
   assert.equal(hereFigure({ value: 1.612, low: 1.4, high: 1.9, n: 24 }), "1.61 (1.40–1.90, n = 24)");
   const answers = { value: 0.98, low: 0.96, high: 1 };
   assert.equal(
@@ -74,7 +74,7 @@ test("a goodness-of-fit test shows its statistic, and the distance only if exact
   assert.equal(testWords(fit), "two tokens: χ² 20.5 (19 degrees of freedom), p = 0.36, 1000 runs");
   assert.equal(
     testWords({ ...fit, tests: 4 }),
-    "two tokens: χ² 20.5 (19 degrees of freedom), p = 0.36, the lowest of 4 settings, 1000 runs",
+    "two tokens: χ² 20.5 (19 degrees of freedom), p = 0.36, the lowest p of 4 settings, 1000 runs",
   );
   assert.ok(testWords({ ...fit, verdict: "measured" }).endsWith(", total variation 0.020"));
 });

@@ -16,7 +16,7 @@ const SIGNS = [
   ["≈", "approximate"],
   ["◇", "simulation"],
   ["·", "would be exact, but no method offers this combination"],
-  ["–", "approximate for all drafts; no method offers this combination"],
+  ["–", "approximate for any kind of draft; no method offers it"],
   ["✕", "disabled: would not preserve the target's distribution"],
 ];
 const STEPS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
@@ -169,7 +169,7 @@ export function build({ verifiers, rows }, standing) {
   function showDetails() {
     const row = rows[state.row], cell = row.cells[state.column], found = offersWith(cell.offers, state);
     const words = cell.offers.length
-      ? found.length ? found.map((offer) => offerElement(offer, standing)) : [h("p", {}, `No method: ${signsText([], state)}.`)]
+      ? found.length ? found.map((offer) => offerElement(offer, standing)) : [h("p", {}, `This combination is ${signsText([], state)}.`)]
       : [h("p", {}, missing(cell))];
     const title = h("h3", {}, `Drafts of ${drafterText(row)}, verified by ${verifiers[state.column]}`);
     details.replaceChildren(title, h("div", { className: "wb-ways" }, ...words));

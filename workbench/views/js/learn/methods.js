@@ -309,6 +309,6 @@ async function fill(page) {
 
 function definitions(list, h) {
   const rows = list.flatMap((d) => [h("dt", {}, d.title, h("code", {}, d.name)), h("dd", {}, d.meaning)]);
-  const title = h("h2", {}, "Definitions of the figures");
+  const title = h("h2", {}, "Definitions of the metrics");
   return find.fold({ id: "figures" }, [title], [h("dl", { className: "wb-definitions" }, ...rows)]);
 }

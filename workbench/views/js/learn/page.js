@@ -219,7 +219,7 @@ function mark(page, step) {
   page.host.remember?.setItem(DONE, JSON.stringify([...page.done]));
   marks(page);
   words(page, step);
-  page.status.textContent = `Step ${page.at + 1} is done: ${page.done.size} of ${page.steps.length}.`;
+  page.status.textContent = `Step ${page.at + 1} is done (${page.done.size} of ${page.steps.length} steps).`;
 }
 
 function marks(page) {

@@ -121,7 +121,7 @@ function build(view, { targets, numbers, offered, keeps, last, chars }) {
     "form",
     { className: "wb-whichform", noValidate: true },
     h("div", {}, h("label", { htmlFor: "wb-which-target" }, "Target"), target),
-    h("div", {}, h("label", { htmlFor: "wb-which-seconds" }, "Measuring time in seconds"), seconds),
+    h("div", {}, h("label", { htmlFor: "wb-which-seconds" }, "Time limit in seconds"), seconds),
     h(
       "fieldset",
       {},

@@ -119,7 +119,7 @@ export function comparisonLines({ problems, notes, prompts, figures }, first, se
     return `${title}: ${signed(figure.value, format)}, ${figure.verdict}${range}.`;
   };
   if (tau) lines.push(difference("τ", tau, (x) => x.toFixed(2)));
-  if (rate) lines.push(difference("Acceptance rate", rate, (x) => `${(100 * x).toFixed(1)} points`));
+  if (rate) lines.push(difference("Acceptance rate", rate, (x) => `${(100 * x).toFixed(1)} percentage points`));
   if (speed) {
     const range = speed.low === null ? "" : ` (${speed.low.toFixed(2)}–${speed.high.toFixed(2)}×, ${speed.basis})`;
     lines.push(`Speed: ${speed.value.toFixed(2)}×, ${speed.verdict}${range}.`);

@@ -21,7 +21,7 @@ export function advice(target, kind) {
 /** Build a button per target and the target's table. @param {any[]} targets */
 export function build(targets) {
   const section = h("div", { className: "wb-work", id: "work" });
-  section.append(h("h3", {}, "Earlier measurements by kind of work"));
+  section.append(h("h3", {}, "Earlier measurements by workload"));
   if (!targets.length) {
     section.append(h("p", { className: "wb-empty" }, "No measurements yet. Create them with: workbench recommend --kinds --report"));
     return section;

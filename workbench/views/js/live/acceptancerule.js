@@ -73,7 +73,7 @@ export function statement(round, node, rules, f, visible) {
   if (accept === null || accept === undefined) return [];
   if (!nodeRule) {
     const named = round.nodes.rule?.[node];
-    const unknown = named ? `the trace does not explain the rule “${named}”` : "the trace does not name the rule";
+    const unknown = named ? `the trace has no description of the rule “${named}”` : "the trace does not name the rule";
     return [["acceptance probability", `${f.digits(accept, 3)}, as recorded; ${unknown}`]];
   }
   const { rule } = nodeRule, main = equation(rule.formula, nodeRule, accept, round, node, f, visible);

@@ -16,7 +16,7 @@ const KEYS = [
   ["Esc", "clear the pin"],
   ["L", "jump to the newest round"],
   ["M", "show the draft as spine, levels, attention mask, list or KV cache"],
-  ["1 – 6", "go to the figures, tokens, tree, wall clock, curves or scrubber"],
+  ["1 – 6", "go to the key figures, tokens, tree, wall clock, curves or scrubber"],
   ["?", "show this list"],
 ];
 const WORDS = [

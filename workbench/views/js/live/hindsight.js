@@ -34,7 +34,7 @@ export function words(found, visible) {
   if (state === "none") return `No better draft: ${reason}.`;
   if (state === "unknown") return "Not known: the trace has no drafter ranking at the end of the accepted path.";
   const where = sibling ? "as a sibling" : "one level deeper";
-  if (state === "beyond") return `The target's token${token} is not among the drafter's ${recorded} recorded ranks here.`;
+  if (state === "beyond") return `The target's token${token} is not among the drafter's ${recorded} recorded tokens here.`;
   const chance = greedy ? "would have been accepted" : "could have been accepted (a matter of chance, because this run samples)";
-  return `The drafter's rank ${rank} ${chance}: draft${token} ${where}, q ${q.toFixed(2)}.`;
+  return `The drafter's token of rank ${rank} ${chance}: draft${token} ${where}, q ${q.toFixed(2)}.`;
 }

@@ -21,7 +21,7 @@ const top = { tokens: [5, 7, 8], text: [" a", " b", " c"], prob: [0.6, 0.3, 0.1]
 test("a rejected draft is replaced by the rank that the target wrote", () => {
   const found = of(made("rejected", 7, [top, null]));
   assert.deepEqual([found.state, found.rank, found.q, found.place, found.sibling], ["saved", 2, 0.3, -1, true]);
-  assert.equal(words(found, same), "The drafter's rank 2 would have been accepted: draft “ b” as a sibling, q 0.30.");
+  assert.equal(words(found, same), "The drafter's token of rank 2 would have been accepted: draft “ b” as a sibling, q 0.30.");
 });
 
 test("after a fully accepted path the draft is one level deeper", () => {
@@ -35,7 +35,7 @@ test("a sampled run promises nothing", () => {
 });
 
 test("the reason is stated where there is nothing to show", () => {
-  assert.match(words(of(made("rejected", 9, [top])), same), /not among the drafter's 3 recorded ranks/);
+  assert.match(words(of(made("rejected", 9, [top])), same), /not among the drafter's 3 recorded tokens/);
   assert.match(words(of(made("accepted", 7, [top, null])), same), /^Not known/);
   assert.match(words(of(made("rejected", 7, [])), same), /^Not known/);
   assert.match(words(of(made("rejected", 5, [top])), same), /its test failed/);

@@ -42,7 +42,7 @@ export function items(f, plain, definitions, speed, typical = null) {
       value: fixed(typical?.method.rate ?? f.tokens_per_second, 0),
       unit: "tok/s",
       formula: formula("tokens_per_second"),
-      label: typical ? `plain ${typical.plain.rate.toFixed(0)} tok/s; pair of runs closest to the estimate` : `${plain?.tokens_per_second ? `plain ${plain.tokens_per_second.toFixed(0)} tok/s` : "tokens per second"}${f.delayed_rounds ? "; some rounds delayed" : ""}`,
+      label: typical ? `plain ${typical.plain.rate.toFixed(0)} tok/s; pair of runs closest to the estimated speed-up` : `${plain?.tokens_per_second ? `plain ${plain.tokens_per_second.toFixed(0)} tok/s` : "tokens per second"}${f.delayed_rounds ? "; some rounds delayed" : ""}`,
       worked: f.rounds ? `${typical ? "this run: " : ""}${f.tokens} tokens / ${seconds(f.seconds)}${pacedWords(f)}` : "",
     },
     {

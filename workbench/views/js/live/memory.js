@@ -68,7 +68,7 @@ export function size(seen) {
 
 /** Describe the entry that produced the latest draft. Pure. */
 export function latestDraft({ made: latest }) {
-  if (!latest) return "No entry was used for the latest draft.";
+  if (!latest) return "The latest draft used no entry of the state.";
   return `Round ${latest.round + 1}: after “${visible(latest.before)}”, the entry “${visible(latest.after)}” was drafted.`;
 }
 
@@ -153,7 +153,7 @@ function render(page, seen) {
   write(parts.memorySize, size(seen));
   parts.memoryMeter.hidden = !seen.kind || !seen.saves;
   if (seen.kind) Object.assign(parts.memoryMeter, { max: seen.bound, value: seen.entries });
-  parts.memoryMeter.setAttribute("aria-label", "Size relative to the limit");
+  parts.memoryMeter.setAttribute("aria-label", "Size of the drafter's state, relative to its limit");
   parts.memoryMade.hidden = !seen.kind;
   if (seen.kind) write(parts.memoryMade, latestDraft(seen));
   const top = seen.top ?? [], named = top.some((entry) => !entry.after);

@@ -22,7 +22,7 @@ test("size, limit, bytes and hits are one sentence", () => {
 
 test("the entry of the latest draft is shown, with visible spaces and line breaks", () => {
   assert.equal(latestDraft(SEEN), "Round 4: after “␣little”, the entry “␣fox⏎” was drafted.");
-  assert.equal(latestDraft({ made: null }), "No entry was used for the latest draft.");
+  assert.equal(latestDraft({ made: null }), "The latest draft used no entry of the state.");
 });
 
 test("only a live run with an id is queried", () => {

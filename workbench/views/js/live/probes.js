@@ -27,10 +27,10 @@ export function words(round) {
  *  @param {{nodes: {text: string[]}, probes: {text: string}[]}} round  @param {number} parent  see `Probe.parent` */
 export function place(round, parent) {
   const n = round.nodes.text.length;
-  if (parent < 0) return "after the last token of the text";
+  if (parent < 0) return "after the last token before this round";
   return parent < n
     ? `after the draft “${visible(round.nodes.text[parent])}”`
-    : `after the probe “${visible(round.probes[parent - n].text)}”`;
+    : `after the probe token “${visible(round.probes[parent - n].text)}”`;
 }
 
 /** Draw below the tree: the tables, then one row per source of probes; nothing if there are none. */

@@ -26,7 +26,7 @@ test("older traces have none", () => {
 test("words give the number of probe tokens, and the token that each follows", () => {
   assert.equal(words(round), "3 probe tokens");
   assert.equal(words({ probes: [probe("?", -1, 3)] }), "1 probe token");
-  assert.equal(place(round, -1), "after the last token of the text");
+  assert.equal(place(round, -1), "after the last token before this round");
   assert.equal(place(round, 1), "after the draft “b”");
-  assert.equal(place(round, 2), "after the probe “?”");
+  assert.equal(place(round, 2), "after the probe token “?”");
 });

@@ -100,7 +100,7 @@ export function of(view, none) {
             ]
               .filter(Boolean)
               .join(", "),
-            isTypical ? "the clock shows the pair of runs that is closest to the estimate" : "",
+            isTypical ? "the clock shows the pair of runs that is closest to the estimated speed-up" : "",
             shown.delayed_rounds && !isTypical ? "some rounds of this run were delayed and took longer than at full speed" : "",
             compareTexts(rounds, plainRounds, {
               greedy: !(Number(params.temperature) > 0),

@@ -123,7 +123,7 @@ test("after pairs of runs the clock shows the pair closest to the estimate, not 
   const shown = race.of(view({}), "");
   assert.equal(shown.mine.seconds, 0.01 * chain.length);
   assert.equal(shown.plain.seconds, 0.02 * plain.length);
-  assert.match(shown.result, /the clock shows the pair of runs that is closest to the estimate/);
+  assert.match(shown.result, /the clock shows the pair of runs that is closest to the estimated speed-up/);
   assert.doesNotMatch(shown.result, /delayed/);
   const own = figures.summary(chain).seconds;
   for (const other of [{ typical: null }, { typical: { ...typical, plain: { rate: 1, ends: [1] } } }, { active: true }])

@@ -132,7 +132,7 @@ export function build({ parts, part, card, chart: charted, tool }) {
       "div",
       { className: "wb-researchgrid", hidden: true },
       calibration,
-      h("div", {}, strips("byEntropy", "Acceptance by entropy"), strips("byKind", "Acceptance by kind of token")),
+      h("div", {}, strips("byEntropy", "Acceptance rate by entropy"), strips("byKind", "Acceptance rate by kind of token")),
       roofline.build({ part, chart: charted }),
     ),
   );
@@ -217,7 +217,7 @@ function draw(parts, found) {
   } else if (drawn) drawCalibration(parts, bins, summary);
   roofline.render(parts, found.roofline);
   strip(parts, "byEntropy", "nats", found.by_entropy, entropyWords(found));
-  strip(parts, "byKind", "kind", found.by_kind, found.by_kind.length ? "Acceptance by kind of the drafted token; the counts of all rows add up to the whole run." : "No drafted tokens were tested.");
+  strip(parts, "byKind", "kind", found.by_kind, found.by_kind.length ? "Acceptance rate by kind of the drafted token; the counts of all rows add up to the whole run." : "No drafted tokens were tested.");
 }
 
 function drawCalibration(parts, bins, summary) {
@@ -241,7 +241,7 @@ function drawCalibration(parts, bins, summary) {
     ticks: axis.countTicks(most),
     digits: 0,
     axis: "q from",
-    up: "drafted tokens per bin (number, coloured part: tested)",
+    up: "number of drafted tokens per bin (coloured part: tested)",
     summary: `Drafted tokens per bin: ${bins.map((bin) => `${bin.group}: ${bin.drafted}, ${bin.tested} tested`).join("; ")}`,
   });
 }

@@ -66,7 +66,7 @@ function draw(ui) {
     row.hidden = i >= rows.length;
     if (!row.hidden) fill(row, rows[i]);
   });
-  write(ui.keyP, seen.rule.leaves !== "all" && acceptanceRule.earlierSiblings(round, node).length ? "residual distribution after earlier drafts" : "p");
+  write(ui.keyP, seen.rule.leaves !== "all" && acceptanceRule.earlierSiblings(round, node).length ? "residual distribution after rejected drafts" : "p");
   write(ui.expected, outlook(seen, moved.K, formula));
   write(ui.known, coverage(seen, moved, start));
 }
@@ -265,7 +265,7 @@ function build(el) {
   // arrows move the bar, not the selected token
   ui.pq.addEventListener("keydown", (event) => event.stopPropagation());
   ui.details.append(
-    h("summary", {}, "Residual distribution and expected tokens"),
+    h("summary", {}, "Residual distribution and expected tokens per round"),
     ui.bars,
     h("div", { className: "wb-key" }, keyOf("is-q", ui.keyP), keyOf("is-p", "residual after a rejection")),
     ui.expected,

@@ -33,7 +33,7 @@ export function series({ rates, plain, passes }, from, to) {
   return [
     { name: "roof", points: [from, rates.ridge, to].map((x) => [x, roof(x)]), colour: "ink", wide: 1.6 },
     {
-      name: "passes of this run",
+      name: "target passes of this run",
       points: passes.filter((p) => p.tokens > 1).map(point),
       colour: "method-b",
       mark: "square",
@@ -66,7 +66,7 @@ export function words({ rates, is_timed_here: timed, plain, passes }) {
   const sentences = [
     `${run}; a plain pass (1 token, ${intensity(plain.intensity)}) is limited by ${plain.limit}.`,
     `A large copy moves ${withUnit(rates.bytes_per_second, "B/s")} and a ${rates.dtype} matrix product reaches ${withUnit(rates.flops_per_second, "FLOP/s")} on this ${rates.device}, so the limit changes from memory to arithmetic at ${intensity(rates.ridge)}.`,
-    "Every pass counts as a full forward of the target.",
+    "Every pass counts as a full forward pass of the target.",
   ];
   if (!timed) sentences.push("The run comes from a file, and its times may have been measured on another machine. So its passes are drawn on the roof, not at their measured speed.");
   else if ([plain, ...passes].some((p) => p.reached !== null && p.reached > p.roof))
@@ -98,7 +98,7 @@ export function table({ plain, passes }) {
 
 /** Return the card. @param {any} build  of `frame.builder` */
 export function build({ part, chart: charted }) {
-  const legend = panel.legend([["wb-key-roof", "roof"], ["wb-key-passes", "passes of this run"], ["wb-key-plainpass", "plain pass, 1 token"]]);
+  const legend = panel.legend([["wb-key-roof", "roof"], ["wb-key-passes", "target passes of this run"], ["wb-key-plainpass", "plain pass, 1 token"]]);
   const card = charted("roofline", "Roofline of the target's passes", legend, "wb-chart wb-roofline");
   card.append(part("rooflineWords", "p", { className: "wb-summary" }));
   card.insertBefore(part("rooflineUp", "p", { className: "wb-axisname" }, "FLOP/s, logarithmic"), card.children[1]);

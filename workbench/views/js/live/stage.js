@@ -86,7 +86,7 @@ export function cards(build) {
     { className: "wb-extra" },
     panel.legend(["draft", "verify", "overhead"].map((name) => [`wb-phase-${name}`, name])),
     part("waits", "span", { hidden: true }, panel.legend([["wb-phase-wait", "waiting for other runs"]])),
-    tool("whatif", "Explain this speed", "Show the time per phase and the estimated speed with other drafts"),
+    tool("whatif", "Explain this speed", "Show the time per phase and the estimated speed with other draft lengths and trees"),
   );
   const overTime = (last) => panel.legend([["wb-key-windowed", `last ${WINDOW} rounds`], ["wb-key-cumulative", last]]);
   const bonus = panel.legend([["wb-with-bonus", "bonus"], ["wb-key-theory", "constant acceptance rate"]]);
@@ -413,8 +413,8 @@ function curves(parts, view, due) {
       })),
       max: 1,
       ticks: [0, 0.5, 1],
-      axis: "depth in the draft",
-      up: "acceptance",
+      axis: "depth in the draft tree",
+      up: "acceptance rate",
       summary,
       overlay: theory && depths.map(() => theory.rate),
     });

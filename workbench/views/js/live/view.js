@@ -184,7 +184,7 @@ export function panel(page, view) {
     branch: choice.prompt_tokens
       ? choice.origin
         ? branch.words(choice.origin, visible)
-        : "prompt given as tokens"
+        : "prompt given as token ids"
       : "",
     run: {
       active: active || (measuring !== null && !page.plain?.automatic),

@@ -23,7 +23,7 @@ const RANKS = [
   ["rank 3 or later", 3, Infinity, "--wb-bonus"],
 ];
 const LOST = [
-  ["lower than all recorded ranks", "beyond", "--wb-rejected"],
+  ["not among the recorded ranks", "beyond", "--wb-rejected"],
   ["ranking not recorded", "unknown", "--wb-pending"],
 ];
 const two = (v) => (v === null || v === undefined ? "–" : v.toFixed(2)), share = (v) => `${Math.round(100 * v)} %`;
@@ -127,7 +127,7 @@ function build(page) {
         panel.legend(PARTS.map(([name]) => [`wb-why-${name}`, NAMES[name]])),
         "wb-plot",
       ),
-      chart("steps", "Speed-up: from the formula to this run's mean times", null, "wb-plot"),
+      chart("steps", "Speed-up by the formula, then with measured τ, verification time and overhead", null, "wb-plot"),
     ),
     h(
       "div",
@@ -139,7 +139,7 @@ function build(page) {
     widths,
     combined,
     theory,
-    h("h3", {}, "Definitions of acceptance rate and length, for this run"),
+    h("h3", {}, "Definitions of acceptance rate and accepted length, for this run"),
     definitions,
   );
   dialog.append(
@@ -195,7 +195,7 @@ function draw(state) {
   kit.write(
     state.cut,
     (found.lengths?.cut_short
-      ? `${found.lengths.cut_short} rounds accepted their whole draft. A longer draft might have given more tokens there; the figures do not include them.${found.lengths.costs.fitted ? "" : " The target's cost per additional token could not be estimated: all its forward passes had the same size."}`
+      ? `${found.lengths.cut_short} rounds accepted their whole draft. A longer draft might have given more tokens there; the predictions do not include them.${found.lengths.costs.fitted ? "" : " The target's cost per additional token could not be estimated: all its forward passes had the same size."}`
       : "") + (found.lengths ? errorWords(found, ["lengths", "τ of shorter drafts"], ["speeds", "speed of shorter drafts"], ["plain", "speed without drafts"]) : ""),
   );
   kit.write(state.widths, widthWords(found.widths, found.rescues) + (found.widths.length ? errorWords(found, ["width", "τ of a tree"]) : ""));
@@ -204,11 +204,11 @@ function draw(state) {
     found.combinations
       .map(
         (c) =>
-          `${c.first} gives τ ${two(c.tau_first)} and ${c.second} ${two(c.tau_second)} on the ${c.tokens} tokens that both runs emitted. The better of both at every position, or both in one tree, gives ${two(c.tau)}: ${c.first} has the longer accepted path in ${share(c.share_first)} of the rounds, ${c.second} in ${share(c.share_second)}.`,
+          `${c.first} gives τ ${two(c.tau_first)} and ${c.second} ${two(c.tau_second)} on the ${c.tokens} tokens that both runs emitted. The better of both at every position, or both in one tree, gives τ ${two(c.tau)}: ${c.first} has the longer accepted path in ${share(c.share_first)} of the rounds, ${c.second} in ${share(c.share_second)}.`,
       )
       .join(" ") + (found.combinations.length ? errorWords(found, ["combination", "τ with the better of the two drafts in each round"]) : ""),
   );
-  kit.write(state.theory, theoryWords(found.theory) + errorWords(found, ["by-position", "τ by position"], ["iid", "τ at equal acceptance probability"], ["formula", "speed-up by the formula"]));
+  kit.write(state.theory, theoryWords(found.theory) + errorWords(found, ["by-position", "τ with an acceptance rate per position"], ["iid", "τ with one acceptance rate for all positions"], ["formula", "speed-up by the formula"]));
   tables.render(state.definitions, {
     head: ["used by", "name", "formula", "counts", "value", "note", "source"],
     rows: found.definitions.map((d) => [
@@ -300,8 +300,8 @@ function drawSteps(state, b) {
   plot(
     state,
     "steps",
-    `Speed relative to plain decoding, by counted effects: ${steps}.`,
-    ["counted effects", "speed relative to plain decoding"],
+    `Speed relative to plain decoding, with more measured effects at each step: ${steps}.`,
+    ["measured effects", "speed relative to plain decoding"],
     b.steps.map((s) => [s.what, two(s.speedup)]),
     (css) => ({
       data: [

@@ -34,7 +34,7 @@ test("ranks are counted by depth, and kinds that never occur are left out", () =
       ["rank 1", [3, 1]],
       ["rank 2", [1, 0]],
       ["rank 3 or later", [1, 0]],
-      ["lower than all recorded ranks", [1, 0]],
+      ["not among the recorded ranks", [1, 0]],
       ["ranking not recorded", [0, 2]],
     ],
   );

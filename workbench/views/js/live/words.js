@@ -33,7 +33,7 @@ const REASONS = {
   "stop-token": "finished: stop token",
   cancelled: "cancelled",
   error: "ended with an error",
-  limit: "stopped: server limit reached",
+  limit: "stopped: server's time limit reached",
   lease: "stopped: the page of the run was closed",
   memory: "stopped: the trace exceeded the memory limit",
 };

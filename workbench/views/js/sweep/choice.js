@@ -199,7 +199,7 @@ export function fromQuery(search, catalogue, clamp) {
     else if (name in catalogue.numbers) {
       if (/^\d{1,16}$/.test(text) && form.whole(catalogue.numbers[name], text) === Number(text))
         choice[name] = Number(text);
-      else bad(name, text, "not a whole number in the allowed range");
+      else bad(name, text, `not a whole number from ${catalogue.numbers[name].ge} to ${catalogue.numbers[name].le}`);
     } else if (known.has(name)) {
       const p = known.get(name), value = p.choices?.length ? text : p.kind === "bool" ? text === "true" : Number(text);
       if (

@@ -28,7 +28,7 @@ export function choiceOf(sweep, choice) {
 /** Return the banner of a recorded example. Pure. */
 export function banner({ on, date }, other) {
   const differs = other.length ? ` The panel has other settings: ${other.join(", ")}.` : "";
-  return `RECORDED example, measured on ${on}; ${date}.${differs} Press Measure for figures of this machine.`;
+  return `RECORDED example, measured on ${on}; ${date}.${differs} Press Measure for results of this machine.`;
 }
 
 const NUMBERS = { repeats: "repeats", limit: "prompts per kind", max_new_tokens: "max tokens", seed: "seed" };

@@ -77,7 +77,7 @@ test("the banner marks an example, and lists its differences from the panel", ()
   assert.deepEqual(differences({ ...request, repeats: 2, seed: 7 }, stored), ["repeats 2, not 5", "seed 7, not 0"]);
   assert.equal(
     banner({ on: "CPU · X", date: "2026-11-22" }, ["repeats 2, not 5"]),
-    "RECORDED example, measured on CPU · X; 2026-11-22. The panel has other settings: repeats 2, not 5. Press Measure for figures of this machine.",
+    "RECORDED example, measured on CPU · X; 2026-11-22. The panel has other settings: repeats 2, not 5. Press Measure for results of this machine.",
   );
   assert.doesNotMatch(banner({ on: "CPU", date: "" }, []), /something else/);
 });

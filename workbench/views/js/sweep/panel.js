@@ -78,7 +78,7 @@ export function render(el, data) {
   ui.stop.disabled = !data.measuring;
   ui.stop.title = data.measuring ? "" : "no sweep is being measured";
   ui.anew.disabled = data.measuring || !data.kept;
-  ui.anew.title = data.kept ? "" : "there are no finished cells";
+  ui.anew.title = data.kept ? "" : "no cell of this sweep is measured yet";
   kit.write(ui.note, data.note);
   ui.note.classList.toggle("is-empty", !data.note);
 }

@@ -16,8 +16,8 @@ import * as tables from "../shared/table.js";
 /** Description of the cards, shown before the first measurement. */
 const INTRO = [
   ["Cells", "one cell per pair of values: speed-up, τ, acceptance rate or tokens per second, with a 95 % confidence interval"],
-  ["Along the rows", "the same values as lines, with the theoretical value for the measured acceptance rate"],
-  ["Cell", "all figures of one cell; its run can be opened in Live"],
+  ["Along the rows", "the same values as lines, with τ and speed-up by theory for the measured acceptance rate"],
+  ["Cell", "all metrics of one cell; its run can be opened in Live"],
   ["Reproduce", "the sweep as Python code and as a command"],
 ];
 
@@ -65,7 +65,7 @@ export function build(el, host) {
     build.exporter("Save this sweep"),
   ];
   frame.frame(el, build, { host, current: "Sweep", side: "Settings of the sweep", tools }, stage);
-  kit.set(parts.code, { role: "region", "aria-label": "Python to reproduce the sweep" });
+  kit.set(parts.code, { role: "region", "aria-label": "Python code to reproduce the sweep" });
   kit.set(parts.command, { role: "region", "aria-label": "Command line to reproduce the sweep" });
   return parts;
 }
@@ -175,12 +175,12 @@ function details(page, metrics, theory) {
     ? cell.run && page.job
       ? ""
       : page.from === "example"
-        ? "the example has figures only: press Measure to get a run per cell"
+        ? "the example has metrics but no runs: press Measure to get a run per cell"
         : "this cell has no run yet"
     : "choose a cell first";
   kit.write(parts.cellNote, cell ? cell.state : "");
   const rows = !cell
-    ? [["", "Choose a cell to see its figures and open its run."]]
+    ? [["", "Choose a cell to see its metrics and open its run."]]
     : [
         ["setting", cell.setting],
         ...Object.entries(page.sweep.sweep.axes).map(([name, values], i) => [

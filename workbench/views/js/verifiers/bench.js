@@ -105,7 +105,7 @@ function cards(build) {
   parts.axis.textContent = "Click the axis, or use the slider, to choose k. Bold lines: the chosen way of sampling drafts.";
   parts.chains.after(paragraph("chainWords"));
   parts.lenient.after(paragraph("lenientWords"));
-  kit.set(parts.round, { role: "region", "aria-label": "Tests of one round", tabindex: 0 });
+  kit.set(parts.round, { role: "region", "aria-label": "Acceptance tests of one round", tabindex: 0 });
   return stage;
 }
 
@@ -138,7 +138,7 @@ function draw(page) {
   alerts.render(parts.alerts, page.problems.length ? [alerts.ignored(page.problems)] : []);
   pq.render(parts.pq, { p, q, words: state.words });
   kit.write(parts.pqNote, `overlap ${shared.toFixed(3)} · TV ${distance(p, q).toFixed(3)}`);
-  kit.write(parts.note, [state.note, states.caveat(state)].filter(Boolean).join(" ") || "Drag a bar, or focus it and use the arrow keys. All figures are computed exactly; only “Sampled output” is random.");
+  kit.write(parts.note, [state.note, states.caveat(state)].filter(Boolean).join(" ") || "Drag a bar, or focus it and use the arrow keys. All values are computed exactly; only “Sampled output” is random.");
   round.render(parts.round, { round: tally.last, words: state.words });
   kit.write(parts.roundNote, [`round ${Math.max(1, state.rounds)} of seed ${state.seed}`, tally.last.says].filter(Boolean).join(" · "));
   kit.write(parts.bound, words.boundWords({ p, q }, state));
@@ -200,7 +200,7 @@ function curves({ parts, state, curves: found, priced }) {
     (v) => v >= low - 1e-9 && (low > 0.5 || Math.round(10 * v) % 2 === 0),
   );
   const summary = `With ${state.k} drafts: ${lines.map((line) => `${line.title} ${line.values[state.k - 1].toFixed(3)}`).join(", ")}.`;
-  kit.write(parts.acceptNote, `figures at k = ${state.k}`);
+  kit.write(parts.acceptNote, `values at k = ${state.k}`);
   const y = { ...chart.levels(ticks, 1, acceptanceWords), from: Math.max(0, low) };
   overK(parts.accept, state.k, lines, y, summary, 300);
   table(parts, "accept", summary, ["rule, drafts", ...lines[0].values.map((_, i) => `k = ${i + 1}`)], [

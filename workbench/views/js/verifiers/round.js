@@ -30,7 +30,7 @@ export function render(el, data) {
     });
   else
     rows.push({
-      title: "residual distribution if no draft had been accepted", distributions: [round.residual, null], at: -1, texts: ["", ""], mark: "",
+      title: "residual distribution (used only if no draft is accepted)", distributions: [round.residual, null], at: -1, texts: ["", ""], mark: "",
     });
   while (list.childElementCount < rows.length) list.append(row());
   [...list.children].forEach((item, i) => {

@@ -12,7 +12,7 @@ const list = (set, words) => `{${set.map((i) => `“${words[i]}”`).join(", ")}
 export function boundWords({ p, q }, { k, way: sampling, words }) {
   const found = transport(p, q, k, sampling), how = sampling === "head" || sampling === "fixed" ? "These drafts" : "Drafts sampled this way";
   if (!found.set.length)
-    return `${how} are never confined to a set of tokens more often than p allows: the bound is 1.`;
+    return `${how}: no set of tokens contains all drafts with a higher probability than p gives the set, so the bound is 1.`;
   return `The bound, ${figure(found.bound)}, follows from H = ${list(found.set, words)}: ${k === 1 ? "the draft is" : "all drafts are"} in H with probability ${figure(found.inAll)}, but p gives H only ${figure(found.inP)}, so any exact rule must reject with probability ${figure(found.inAll - found.inP)}.`;
 }
 
@@ -22,7 +22,7 @@ export function crossing({ p, q }, { k }) {
   const bounds = ["independent", "without"].map((sampling) => transport(p, q, k, sampling).bound);
   const over = ["independent", "without"].filter((_, i) => greedy > bounds[i] + 1e-9);
   const names = over.map((sampling) => `${figure(bounds[sampling === "without" ? 1 : 0])} of drafts sampled ${sampling === "without" ? "without replacement" : "independently"}`);
-  if (k === 1) return "With one draft, no draft is fixed, so the greedy rule is the test of one sampled draft.";
+  if (k === 1) return "With k = 1, the only draft is sampled from q, so the greedy rule is the usual test of one draft.";
   if (!over.length)
     return `The greedy draft has acceptance rate ${figure(greedy)}, not above the bounds of sampled drafts here (${bounds.map(figure).join(" and ")}).`;
   return `The greedy draft has acceptance rate ${figure(greedy)}, above the bound ${names.join(" and ")}. Both are correct: a bound holds for one way of sampling. Here k − 1 drafts are fixed, so q's most likely tokens are always among them, and no rule for such drafts accepts more.`;

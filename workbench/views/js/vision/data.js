@@ -164,7 +164,7 @@ export function visionTokensText(seen) {
     unknown: () => "not recorded",
     none: () => "no vision tokens",
     all: () => `all ${n}`,
-    kept: () => `${seen.kept.length} kept, ${of - seen.kept.length} dropped`,
+    kept: () => `${seen.kept.length} patches kept, ${of - seen.kept.length} dropped`,
     pooled: () => `${s(n, "block")} of ${of} patches`,
     queries: () => `${s(n, "query").replace("querys", "queries")} over ${of} patches`,
   };
@@ -172,11 +172,11 @@ export function visionTokensText(seen) {
 }
 
 const WAYS = {
-  prune: "pruned: a random share of the patches is kept",
+  prune: "pruned: a random subset of the patches is kept",
   pool: "pooled: each vision token is the mean of a block of patches",
   conv: "convolved: each vision token is a learned convolution of a block of patches",
-  resample: "resampled: learned queries attend to all patches",
-  latents: "latents: learned queries attend to all patches",
+  resample: "resampled: each vision token is a learned query's weighted sum of projected patches",
+  latent: "latents: each vision token is a learned query's weighted sum of the target's hidden states",
 };
 
 /** Describe how the drafter's compressor reduces the number of vision tokens; empty if it has none. Pure. */

@@ -92,7 +92,7 @@ test("the last word is the last token with letters or digits", () => {
 test("vision data stay valid until the next record", () => {
   assert.equal(mode(visionData(header, rounds, -1)), "unknown");
   const before = visionData(header, rounds, 1);
-  assert.equal(visionTokensText(before), "2 kept, 2 dropped");
+  assert.equal(visionTokensText(before), "2 patches kept, 2 dropped");
   assert.equal(before.shown, header.pictures);
   const after = visionData(header, rounds, 2);
   assert.equal(after.since, 2);

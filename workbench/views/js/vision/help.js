@@ -12,7 +12,7 @@ export const KEYS = [
   ["Esc", "clear the pin"],
   ["L", "jump to the newest round"],
   ["Space", "pause or resume the run; after its end, replay it"],
-  ["1 – 6", "go to the figures, image, caption, word, curves or timeline"],
+  ["1 – 6", "go to the key figures, image, caption, word, curves or timeline"],
   ["?", "show this list"],
 ];
 export const WORDS = [
@@ -24,7 +24,7 @@ export const WORDS = [
     "attention or gradient of the word on each patch, scaled to a maximum of 1; for a drafter that uses the target's hidden states, the gradient is relative to the image's mean patch",
   ],
   ["kept, pooled, queries", "ways in which the drafter's compressor reduces the number of vision tokens"],
-  ["gate", "part of the drafter that selects a compressor from the question"],
+  ["gate", "part of the drafter that selects a compressor for each question"],
   ["text-only", "a drafter without image input"],
   [
     "vision-target",

@@ -20,7 +20,7 @@ export function hint({ tool, scope, painted, active, features }) {
   if (tool && !painted) return `Drag over an object in the first image to ${tool} it.`;
   const when = active ? "From the next round on," : "Press Run:";
   if (tool && scope === "drafter" && features)
-    return `${when} the object is hidden from the drafter's patches only. This drafter also uses the target's hidden states, which still contain it; with “Draft model with vision” its word is rejected.`;
+    return `${when} the object is hidden in the drafter's patches only. This drafter also uses the target's hidden states, which still contain it. With the method “Draft model with vision”, drafts that name it are rejected.`;
   if (tool && scope === "drafter")
     return `${when} the object is hidden from the drafter only; the target still gets it and rejects wrong drafts.`;
   if (tool)

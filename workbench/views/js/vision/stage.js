@@ -336,8 +336,8 @@ function kinds(parts, view) {
     share = ([tested, accepted]) => (tested ? accepted / tested : null),
     counts = (c) => (c[0] ? `${c[1]} of ${c[0]}` : "none tested");
   const summary = kindRows.length
-    ? `Acceptance by kind of word: ${kindRows.map((r) => `${kindName(r.kind)} ${counts(r.mine)}${r.theirs ? `, ${second.name} ${counts(r.theirs)}` : ""}`).join("; ")}`
-    : "Acceptance by kind of word: no drafts tested yet";
+    ? `Acceptance rate by kind of word: ${kindRows.map((r) => `${kindName(r.kind)} ${counts(r.mine)}${r.theirs ? `, ${second.name} ${counts(r.theirs)}` : ""}`).join("; ")}`
+    : "Acceptance rate by kind of word: no drafts tested yet";
   visionkinds.render(parts.kinds, {
     rows: kindRows.map((r) => ({
       label: kindName(r.kind),
@@ -348,7 +348,7 @@ function kinds(parts, view) {
     empty: view.lexicon ? "" : "no word list for this target",
   });
   legend(parts.kindsKey, second ? [["wb-key-mine", main.name], ["wb-key-theirs", second.name]] : []);
-  write(parts.kindsNote, kindRows.length ? "tested positions, by this target's word list" : "");
+  write(parts.kindsNote, kindRows.length ? "number of tested positions; kinds of words by this target's word list" : "");
   table(parts.kindsTable, summary, {
     head: ["kind", `${main.name}: tested`, "accepted", ...(second ? [`${second.name}: tested`, "accepted"] : [])],
     rows: kindRows.map((r) => [kindName(r.kind), ...r.mine, ...(r.theirs ?? [])]),
@@ -387,7 +387,7 @@ function legend(el, entries) {
 function runs(parts, view) {
   const list = view.history.slice(-MOST_RUNS).reverse();
   parts.runs.classList.toggle("is-empty", !list.length);
-  kit.set(parts.runs, { "data-empty": "Your questions appear here, with the gate's choice and the vision tokens kept." });
+  kit.set(parts.runs, { "data-empty": "Your questions appear here, with the compressor that the gate chose and the number of vision tokens kept." });
   const key = JSON.stringify(list.map((r) => [r.id, r.cells, r.shown]));
   if (parts.runs._key === key) return;
   parts.runs._key = key;

@@ -26,7 +26,7 @@ export function axes(all) {
       to: most,
       place,
       ticks: apart.map((at) => ({ at, text: `${at}` })),
-      title: "vision tokens of the drafter, square-root scale",
+      title: "number of vision tokens of the drafter (square-root scale)",
       words: (n) => `${Math.round(n)} vision tokens`,
     },
     y: chart.levels(

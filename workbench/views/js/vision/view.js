@@ -293,7 +293,7 @@ export function queryHeat(weights, query, within) {
 function painting(vision, page) {
   const n = vision.both.size + vision.drafter.size, edits = n ? `${n} patch${n === 1 ? "" : "es"} painted` : "";
   if (!vision.tool) return edits;
-  const when = store.isActive(page.run) ? "with the next round" : "with the next run";
+  const when = store.isActive(page.run) ? "in effect from the next round" : "in effect from the next run";
   return [
     `${n ? `painting: ${vision.tool}` : `drag over patches to ${vision.tool}`}, ${vision.scope === "drafter" ? "for the drafter only" : "for both models"}, ${when}`,
     edits,

@@ -68,7 +68,7 @@ test("the axes contain every point with its interval, and numbers of tokens do n
 });
 
 test("the effect of a compressor is described", () => {
-  assert.match(compressorText("prune"), /random share of the patches/);
+  assert.match(compressorText("prune"), /random subset of the patches/);
   assert.equal(compressorText("its own"), "its own");
   assert.equal(compressorText(null), "");
 });
