@@ -109,7 +109,7 @@ class RoundReplays:
             self.clear()
             if not is_out_of_memory(error):
                 self.why_not = str(error).strip().split("\n")[0] or type(error).__name__
-                log.warning("Rounds are launched operation by operation: %s", self.why_not)
+                log.warning("Rounds are launched operation by operation, without a CUDA graph: %s", self.why_not)
             return None
         finally:
             for tensor, old in zip(state, before, strict=True):
