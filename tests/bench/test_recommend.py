@@ -142,7 +142,7 @@ def test_a_speed_up_that_no_method_can_reach_is_no_result(models: Models, clock:
     assert found.ranking[0].speedup is not None
     assert found.ranking[0].speedup.value == pytest.approx(10 / 6, rel=0.02)
     assert found.disturbed == 1
-    assert "1 plain run is left out" in found.limits
+    assert "1 plain decoding run is left out" in found.limits
 
 
 def test_impossible_speed_ups_are_refused_by_name_if_all_plain_runs_are_slow(
