@@ -132,8 +132,8 @@ def test_token_ids_of_a_run_are_sent_unchanged() -> None:
 @pytest.mark.parametrize(
     ("prompts", "more", "error", "says"),
     [
-        ([], {}, PromptError, "0 prompts"),
-        (["a"] * 33, {}, PromptError, "33 prompts"),
+        ([], {}, PromptError, "number of prompts, 0,"),
+        (["a"] * 33, {}, PromptError, "number of prompts, 33,"),
         (["a", " "], {}, PromptError, "Prompt 2 is empty"),
         ([("run", [])], {}, PromptError, "Prompt 1 is empty"),
         (["a"], {"seconds": 1e9}, ParameterError, "out of range"),

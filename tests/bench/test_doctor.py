@@ -106,7 +106,7 @@ def test_runs_that_cannot_be_compared_are_refused(tiny: Models) -> None:
     trace = engine.generate(Request(PROMPT, registry.get("prompt-lookup"), max_new_tokens=4))
     assert examine(tiny, trace).verdict == IDENTICAL
     trace.header.dtype = "float16"
-    with pytest.raises(WorkbenchError, match="same target"):
+    with pytest.raises(WorkbenchError, match="Load the target of the run"):
         examine(tiny, trace)
 
 

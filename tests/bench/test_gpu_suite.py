@@ -94,7 +94,9 @@ def test_measurements_are_kept_if_the_suite_ends_early(error: BaseException, dev
     assert made.complete is not isinstance(error, KeyboardInterrupt)
     said = made.settings["left out"]
     assert said == ("the real target: No room in the cache. Make some." if made.complete else None)
-    assert made.settings["draft length on the random targets"] is None, "each method reports its own draft length"
+    assert made.settings["draft length on the targets with random weights"] is None, (
+        "each method reports its own draft length"
+    )
 
 
 def test_a_forward_reads_all_weights_except_an_untied_embedding() -> None:

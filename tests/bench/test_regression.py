@@ -93,7 +93,7 @@ def test_other_differences_between_the_reports_are_named() -> None:
     assert found.missing == ["prompt-lookup"]
     markdown = found.to_markdown()
     assert "dtype float32 → bfloat16" in markdown
-    assert "figures differ significantly" in markdown
+    assert "metrics differ significantly" in markdown
 
 
 def test_reports_that_share_nothing_are_refused() -> None:

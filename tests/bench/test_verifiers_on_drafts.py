@@ -108,7 +108,7 @@ def test_the_datastore_of_code_is_built_once_and_used_only_on_request(
     assert [name for name, _ in store.card.texts] == ["said.py"]
     (library / "said.py").write_text("pass\n")
     assert lab.with_code().tau().value == read.value, "the datastore is not built again"
-    assert f"text store of the standard library of Python {platform.python_version()}" in lab.with_code().setting
+    assert f"datastore of the standard library of Python {platform.python_version()}" in lab.with_code().setting
     assert "store" not in own.setting
     assert os.environ[datastore_builder.ENV] == str(tmp_path / "nowhere")
 

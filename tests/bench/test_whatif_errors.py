@@ -74,5 +74,5 @@ def test_the_suite_measures_and_the_command_line_prints_the_errors(
     assert main(["whatif", "draft-model", "autoregressive"]) == 0
     out = capsys.readouterr().out
     assert "τ: Compared with 24 real runs on 3 prompts (tiny-llama): predicted / measured" in out
-    assert "with an acceptance rate per position: Against" in out
+    assert "with an acceptance rate per position: Compared with" in out
     assert "| τ with drafts of at most K tokens |" in (tmp_path / "boards" / "whatif.md").read_text(encoding="utf-8")

@@ -166,7 +166,9 @@ def test_run_without_room_for_probes_continues_with_a_warning(tokens: tuple[int,
     method = probing_method(verifier=ProbingVerifier(None, tokens))
     trace = Engine(models).generate(make_request(method))
     assert trace.token_ids == Engine(models).generate(make_request(registry.get("draft-model"))).token_ids
-    assert any(f"no room for the {len(tokens)} probe tokens of curious" in warning for warning in trace.footer.warnings)
+    assert any(
+        f"no room for the {len(tokens)} probe positions of curious" in warning for warning in trace.footer.warnings
+    )
     assert not trace.rounds[-1].probes
 
 

@@ -663,7 +663,7 @@ def test_one_command_trains_a_head_that_drafts_and_resumes_after_a_kill(
               "places": 128, "ffn": 16, "threads": 1, "each": 1, "measured_tokens": 8, "half": False,
               "ttt": 2}  # fmt: skip
     for none in ({"steps": 0}, {"steps": None, "minutes": -1.0}):
-        with pytest.raises(ParameterError, match="training must be longer than 0 minutes or steps"):
+        with pytest.raises(ParameterError, match="training length must be more than 0 minutes or steps"):
             recipes.run("eagle-3", chosen | none, quiet)
     wrong = RuntimeError("killed")
     monkeypatch.setattr(pipeline, "evaluate_drafters", lambda *_: (_ for _ in ()).throw(wrong))

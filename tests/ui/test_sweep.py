@@ -56,7 +56,7 @@ def test_cells_fill_and_open_and_the_sweep_resumes_after_a_reload(
     assert not narrow, "long names must leave room for the figures"
     page.select_option(V + "[aria-label='Metric of the cells']", "tau")
     page.wait_for_selector(V + "[aria-label^='method prompt-lookup, temperature 0.5: mean accepted length τ']")
-    for name in ("E[τ] with a constant acceptance rate", "acceptance per position"):
+    for name in ("E[τ] with a constant acceptance rate", "acceptance rate per position"):
         wait_for_text(page, ".wb-card-lines .wb-seriesnames > g", name)
     wait_for_text(page, ".wb-codebox", "Sweep.of({")
     wait_for_text(page, ".wb-codebox", "workbench sweep --axis")

@@ -97,9 +97,7 @@ def advise(
         WorkbenchError: the request is invalid (raised before the first step), or plain decoding fails on a prompt.
     """
     if not 1 <= len(prompts) <= PROMPTS:
-        raise PromptError(
-            f"{len(prompts)} prompts cannot be measured in one recommendation.", f"Give 1 to {PROMPTS} prompts."
-        )
+        raise PromptError(f"The number of prompts, {len(prompts)}, is out of range.", f"Give 1 to {PROMPTS} prompts.")
     if not SHORTEST_S <= seconds <= LONGEST_S:
         raise ParameterError(
             f"A time limit of {seconds:g} seconds is out of range.", f"Give {SHORTEST_S} to {LONGEST_S:,} seconds."

@@ -148,7 +148,7 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
         "claim": lambda row: (
             row["quantity"] + (f"<br>*By construction:* {row['by_construction']}" if row["by_construction"] else "")
         ),
-        "the paper's setting, figure and source": lambda row: (
+        "the paper's setting, value and source": lambda row: (
             f"{row['setting']}: **{format_paper_figure(row['low'], row['high'], row['neutral'])}**; {row['source']}"
         ),
     }
@@ -177,23 +177,23 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
 
 
 RULES = (
-    "Each row compares a figure that a paper claims with the same quantity measured here: on the small bundled models, "
+    "Each row compares a value that a paper claims with the same quantity measured here: on the small bundled models, "
     "and on SmolLM2-135M-Instruct, a real chat model. `workbench.bench.claims.compute_verdict` computes the verdict "
-    "from the two figures:",
+    "from the two values:",
     "",
     "- **reproduced in size**: the whole 95 % interval lies on the paper's side of “no change”, and the "
-    "measured value lies within a quarter of the paper's range, or within the narrower tolerance of a "
-    "closed-form prediction.",
+    "measured value lies in the paper's range, extended by 25 % at both ends (by a narrower tolerance for a "
+    "closed-form prediction).",
     "- **reproduced in direction**: the whole 95 % interval lies on the paper's side of “no change”.",
     "- **inconclusive**: the 95 % interval contains “no change”.",
     "- **contradicted**: the whole 95 % interval lies on the opposite side of “no change” from the paper.",
     "",
     "A claim of no change (1 in the paper) is reproduced if the whole interval lies within the tolerance, and "
-    "contradicted if the whole interval lies outside. **By construction**: the figure follows from a definition "
+    "contradicted if the whole interval lies outside. **By construction**: the value follows from a definition "
     "or from the way it is measured; it is shown, but counts as no verdict. **Answers not kept**: an "
     "approximate verifier gives fewer than 95 % of the exact verifier's correct answers in the same runs, so "
     "its gain gets no verdict. "
-    "Claims about speed keep the figure of the last measurement on an idle machine. `workbench claims --all --report` "
+    "Claims about speed keep the value of the last measurement on an idle machine. `workbench claims --all --report` "
     "measures everything again, with `--target smollm2` for SmolLM2.",
 )
 

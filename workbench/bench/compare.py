@@ -48,7 +48,7 @@ def prepare(
             f"{repeated.title} is listed twice.", "Change a parameter of one lane, or remove the lane."
         )
     if not 1 <= len(prompts) <= PROMPTS:
-        raise PromptError(f"A comparison on {len(prompts)} prompts is not possible.", f"Give 1 to {PROMPTS} prompts.")
+        raise PromptError(f"The number of prompts, {len(prompts)}, is out of range.", f"Give 1 to {PROMPTS} prompts.")
     if not 1 <= plan.repeats <= REPEATS:
         raise ParameterError(f"The number of repeats, {plan.repeats}, is out of range.", f"Use 1 to {REPEATS}.")
     specs = method_info.sampling()
@@ -56,7 +56,7 @@ def prepare(
         if name not in specs:
             raise ParameterError(
                 f"{name} is not a sampling parameter.",
-                f"As sampling parameters of all lanes, give {', '.join(specs)}; give other parameters with a lane.",
+                f"Sampling parameters of all lanes: {', '.join(specs)}. Set other parameters in each lane.",
             )
         specs[name].parse(value)
     added = not any(lane.is_plain for lane in parsed)

@@ -255,7 +255,10 @@ METRICS = {
 """Metrics of a cell of a sweep, with their descriptions."""
 THEORY = {
     "speedup": {"speedup_iid": "formula with a constant acceptance rate, at measured costs"},
-    "tau": {"tau_iid": "E[τ] with a constant acceptance rate", "tau_by_position": "E[τ] by acceptance per position"},
+    "tau": {
+        "tau_iid": "E[τ] with a constant acceptance rate",
+        "tau_by_position": "E[τ] with an acceptance rate per position",
+    },
 }
 """Metrics of a sweep over which a theoretical prediction from the measured acceptance rate can be drawn."""
 

@@ -100,12 +100,13 @@ class Difference:
             )
         elif self.verdict == NUMERICS:
             explanation = (
-                f"Rounding alone changes this difference by {self.rounding:.4g} here, so it is a rounding effect."
+                f"Rounding alone changes this logit difference by {self.rounding:.4g} here, so the different token "
+                f"is a rounding effect."
             )
         else:
             explanation = (
                 f"Plain decoding from this prefix never gives {self.run_text!r}, and rounding changes the "
-                f"difference by only {self.rounding:.4g}, so this is a bug."
+                f"logit difference by only {self.rounding:.4g}, so this is a bug."
             )
         return f"{intro}{gap}. {explanation}"
 

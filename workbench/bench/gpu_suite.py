@@ -107,11 +107,11 @@ def bench_gpu(
         "suite": SUITE,
         "target": "; ".join(report.groups),
         "device": str(device),
-        "dtype of the random targets": str(dtype).removeprefix("torch."),
+        "dtype of the targets with random weights": str(dtype).removeprefix("torch."),
         "repeats": plan.repeats,
         "new tokens at most": plan.max_new_tokens,
         "temperature": plan.sampling.temperature,
-        "draft length on the random targets": None if methods else depth,
+        "draft length on the targets with random weights": None if methods else depth,
         "copy": f"{_gigabytes(rate)}/s, bytes read plus bytes written",
         "left out": "; ".join(left_out) or None,
     }
@@ -132,7 +132,9 @@ def describe_bandwidth_limit(models: Models, rows: Sequence[BenchRow], rate: flo
     measured = (
         ""
         if not measured_ms
-        else (f"; the forward pass took {measured_ms:.3g} ms, which is {at_rate / measured_ms:.0%} of the copy rate")
+        else (
+            f"; the forward pass took {measured_ms:.3g} ms, so it reads at {at_rate / measured_ms:.0%} of the copy rate"
+        )
     )
     kernels = "by Triton kernels" if models.target.runs_kernels else "by transformers' own layers"
     return (

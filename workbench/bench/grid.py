@@ -180,7 +180,10 @@ class Sweep:
                     f"The axis {axis.name} has no values, or has a value twice.", "Give each value once."
                 )
         if (count := len(list(itertools.product(*(axis.values for axis in sweep.axes))))) > CELLS:
-            raise CapacityError(f"This sweep would have {count} cells; the limit is {CELLS}.", "Give fewer values.")
+            raise CapacityError(
+                f"This sweep would have {count} cells (combinations of values); the limit is {CELLS}.",
+                "Give fewer values.",
+            )
         sweep.cells()  # raises errors of any cell
         return sweep
 

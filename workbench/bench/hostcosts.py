@@ -197,7 +197,7 @@ def table(report: dict[str, Any]) -> str:
     columns: dict[str, Callable[[dict[str, Any]], Any]] = {"drafter": lambda row: f"`{row['name']}`"}
     columns |= {f"{context:,}, ms": cell(context) for context in contexts}
     if REFERENCE_CONTEXT in contexts:
-        columns[f"95 % at {REFERENCE_CONTEXT:,}, ms"] = cell(REFERENCE_CONTEXT, "p95")
+        columns[f"95th percentile at {REFERENCE_CONTEXT:,}, ms"] = cell(REFERENCE_CONTEXT, "p95")
     columns["longest / shortest"] = lambda row: format_value(growth(report, row["name"]), ".1f")
     columns["grows with"] = lambda row: GROWS[row["name"]]
     return markdown_table(columns, rows, ("drafter", "grows with"))
@@ -213,7 +213,7 @@ def stores_table(report: dict[str, Any]) -> str:
     columns: dict[str, Callable[[dict[str, Any]], Any]] = {
         "store, tokens": lambda row: f"{row['size']:,}",
         "median, ms": lambda row: format_value(1e3 * row["median"], ".3f"),
-        "95 %, ms": lambda row: format_value(1e3 * row["p95"], ".3f"),
+        "95th percentile, ms": lambda row: format_value(1e3 * row["p95"], ".3f"),
     }
     return markdown_table(columns, sorted(rows, key=lambda row: row["size"]))
 
@@ -291,10 +291,10 @@ def page(report: dict[str, Any]) -> str:
             "`workbench docs` writes this page.",
             "",
             f"Measured on {describe(report['machine'])}.",
-            f"More than {1e3 * MAX_ROUND_S:g} ms at {REFERENCE_CONTEXT:,} tokens: {', '.join(slow)}."
+            f"More than {1e3 * MAX_ROUND_S:g} ms at {REFERENCE_CONTEXT:,} tokens of context: {', '.join(slow)}."
             if slow
-            else f"No drafter takes more than {1e3 * MAX_ROUND_S:g} ms at {REFERENCE_CONTEXT:,} tokens (the "
-            "dashed line).",
+            else f"No drafter takes more than {1e3 * MAX_ROUND_S:g} ms at {REFERENCE_CONTEXT:,} tokens of context "
+            "(the dashed line).",
             "",
             table(report),
             "",

@@ -57,7 +57,7 @@ class RankedMethod:
             cost += f" ({self.draft_ms:.1f} ms drafting, {self.verify_ms:.1f} ms verifying)"
         return (
             f"{tau:.2f} tokens per pass, {acceptance}; {cost}; {tau:.2f} / {round_cost:.2f} = "
-            f"{tau / round_cost:.2f} times plain decoding."
+            f"{tau / round_cost:.2f} times the speed of plain decoding."
         )
 
     def to_wire(self) -> dict[str, Any]:
@@ -135,7 +135,9 @@ class Recommendation:
         )
         if best is None or best.speedup is None:
             slower = all(c.speedup is not None and c.speedup.verdict == SLOWER for c in self.ranking)
-            summary = "every method was slower" if self.ranking and slower else "no method is significantly faster yet"
+            summary = (
+                "every other method was slower" if self.ranking and slower else "no method is significantly faster yet"
+            )
             more_note = "" if slower else " More time or prompts may show a difference."
             return f"Plain decoding: {summary}.{copy_note}{more_note}"
         tie_note = f" Not significantly slower: {', '.join(self.rivals)}." if self.rivals else ""

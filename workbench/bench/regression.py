@@ -114,7 +114,7 @@ class Change:
 
 COLUMNS: dict[str, Callable[[Change], Any]] = {
     "method": lambda c: f"`{c.method}`",
-    "figure": lambda c: FIGURES[c.figure].title,
+    "metric": lambda c: FIGURES[c.figure].title,
     "old": lambda c: format_value(c.old, ".4g"),
     "new": lambda c: format_value(c.new, ".4g"),
     "change": lambda c: format_value(c.change, "+.1%"),
@@ -152,9 +152,9 @@ class Regression:
     def to_markdown(self) -> str:
         """Return the comparison of two bench reports as Markdown: the significant changes, then all changes."""
         significant = [change for change in self.changes if change.verdict in ("better", "worse")]
-        lines = [f"**{len(significant)} of {len(self.changes)} figures differ significantly.**", ""]
+        lines = [f"**{len(significant)} of {len(self.changes)} metrics differ significantly.**", ""]
         lines += [_sentence(change) for change in significant] + [""] * bool(significant)
-        lines += [markdown_table(COLUMNS, self.changes, left=("figure", "verdict"))]
+        lines += [markdown_table(COLUMNS, self.changes, left=("metric", "verdict"))]
         lines += ["", f"Old: {self.machines[0]}.", f"New: {self.machines[1]}."]
         if self.differences:
             lines.append("Differences: " + "; ".join(f"{n} {old} → {new}" for n, old, new in self.differences) + ".")
@@ -162,7 +162,7 @@ class Regression:
             lines.append(f"Present in only one of the reports: {', '.join(self.missing)}.")
         lines.append(
             f"Significance: Wilcoxon's signed-rank test over prompts, with Benjamini–Hochberg's correction over "
-            f"all figures at {ALPHA:.0%}; changes below {TOLERANCE:.0%} are not reported."
+            f"all metrics at {ALPHA:.0%}; changes below {TOLERANCE:.0%} are not reported."
         )
         return "\n".join(lines) + "\n"
 

@@ -66,7 +66,9 @@ class BenchReport:
             parts += [f"**{name}**\n\n{markdown_table(COLUMNS, rows)}" for name, rows in self.groups.items()]
         note = ", ".join(f"{name} {value}" for name, value in self.settings.items() if value not in (None, ""))
         remarks = "" if self.complete else "Stopped before the end. "
-        remarks += "".join(f"Prompts left out: {n} of {why}. " for why, n in self.left_out.items())
+        for key, n in self.left_out.items():
+            group, _, reason = key.partition(", ")
+            remarks += f"Prompts left out of the group {group}: {n} ({reason}). "
         parts.append(f"{remarks}Measured on {describe(self.machine)}. {note}.")
         return "\n\n".join(parts) + "\n"
 

@@ -259,7 +259,7 @@ def roofline(trace: Trace, plain: Trace | None = None, is_timed_here: bool = Tru
     if not passes:
         raise WorkbenchError(
             "The run has no forward pass of the target that can be analysed.",
-            "Use a run that drafts, or plain decoding.",
+            "Use a run of plain decoding, or of a method that verifies each draft in one forward pass.",
         )
     same = plain is not None and (plain.header.target, plain.header.dtype) == (header.target, header.dtype)
     single = [one for one in (target_passes(plain, size) if plain and same else passes) if one.tokens == 1]

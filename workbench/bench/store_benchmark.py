@@ -89,7 +89,7 @@ def report(queries: list[Query], n_runs: int) -> str:
         "median ms": lambda q: f"{1e3 * statistics.median(q.seconds):.1f}",
         "slowest ms": lambda q: f"{1e3 * max(q.seconds):.1f}",
     }
-    note = f"Store of {n_runs:,} runs, pages of {PAGE}. Measured on {describe(machine_facts())}."
+    note = f"Store of {n_runs:,} runs, pages of {PAGE} runs. Measured on {describe(machine_facts())}."
     return f"{markdown_table(columns, queries)}\n\n{note}"
 
 

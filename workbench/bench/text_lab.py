@@ -241,8 +241,7 @@ class TextLab:
         if self.reads_code:
             size = len(open_store(code_datastore(models)))
             drafting += (
-                f", text store of the standard library of Python {platform.python_version()} "
-                f"({size / 1e6:.1f} M tokens)"
+                f", datastore of the standard library of Python {platform.python_version()} ({size / 1e6:.1f} M tokens)"
             )
         return f"{scale.target}{drafting}, {dtype}, {prompts}, at most {scale.tokens} tokens"
 

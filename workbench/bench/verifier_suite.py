@@ -38,7 +38,8 @@ VOCABULARIES = (512, 4096, 49152, 151936)
 NODES, SIBLINGS = 64, 4
 WIDTH = 576
 """Width of the random token embeddings in the verifier benchmark, equal to SmolLM2's."""
-DISTRIBUTION, TRACE_VALUES = "distribution, for all rules", "likeliest tokens and entropies, for all rules"
+DISTRIBUTION = "target's distribution (common to all verifiers)"
+TRACE_VALUES = "most likely tokens and entropies (common to all verifiers)"
 MAX_SHARE = 0.05
 """Largest acceptable time of a verifier's rule, as a share of a target's forward pass."""
 BOARD = "verifiers.json"
@@ -51,6 +52,8 @@ KINDS = {
 EARLIER_LABELS = {
     "the law itself, for all": DISTRIBUTION,
     "likeliest tokens and entropies, for all": TRACE_VALUES,
+    "distribution, for all rules": DISTRIBUTION,
+    "likeliest tokens and entropies, for all rules": TRACE_VALUES,
     "4 independent siblings a place": KINDS[Sampling.SAMPLED],
     "3 fixed and one drawn a place": KINDS[Sampling.HEAD_AND_ONE],
     "3 fixed siblings and one drawn": KINDS[Sampling.HEAD_AND_ONE],

@@ -22,9 +22,9 @@ PREDICTIONS = {
     "plain": "speed without drafts",
     "width": "τ with two siblings at every position",
     "combination": "τ with the better of two drafts in every round",
-    "by-position": "τ of K draft levels, from acceptance per position",
-    "iid": "τ of K draft levels, from a constant acceptance rate",
-    "formula": "speed-up by the formula from acceptance rate and costs",
+    "by-position": "τ of K draft levels, with an acceptance rate per position",
+    "iid": "τ of K draft levels, with a constant acceptance rate",
+    "formula": "speed-up, by Leviathan's formula from acceptance rate and costs",
 }
 """Descriptions of the values that what-if predictions (of runs with other settings) predict, by key."""
 TIMED = ("speeds", "plain", "formula")

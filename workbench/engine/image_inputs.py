@@ -145,8 +145,8 @@ def create_image_change(models: Models, request: Request, images: Sequence[Image
     """
     if receiver not in (BOTH, DRAFTER):
         raise ParameterError(
-            f"sees={receiver!r:.40} names none of the models that can get the changed images.",
-            f"Use {BOTH} or {DRAFTER}.",
+            f"sees={receiver!r:.40} is not a model that can get the changed images.",
+            f"Use sees={BOTH} or sees={DRAFTER}.",
         )
     if request.image_inputs is None or not request.pil_images:
         raise PromptError("This run has no images that could be changed.", "Start a run with images.")

@@ -193,7 +193,7 @@ def _eagle_to_speculators(ours: Ours) -> Written:
     if ours.vocabulary is not None:
         notes.append(
             f"the tensors d2t and t2d map the reduced vocabulary of {len(ours.vocabulary):,} tokens; some "
-            f"engines may ignore it"
+            f"engines may ignore these tensors"
         )
     return Written(layout, config, weights, tuple(notes))
 

@@ -37,7 +37,7 @@ class NoSyncMode(TorchDispatchMode):
             raise RuntimeError(f"the host waits for {name} in the middle of a forward pass")
         result = func(*args, **(kwargs or {}))
         if is_on_device and self.kind != "cpu" and isinstance(result, Tensor) and result.device.type == "cpu":
-            raise RuntimeError("the host waits for a copy in the middle of a forward pass")
+            raise RuntimeError("the host waits for a copy from the device in the middle of a forward pass")
         return result
 
 

@@ -142,7 +142,7 @@ class ForwardInputBuilder:
     def why_not_on_device(self) -> str:
         """Return why the sequences' lengths cannot stay on the device with this model; "" if they can."""
         if self.multi_rope:
-            return "the model's positions have several components"
+            return "a token's RoPE position has several components in this model (M-RoPE)"
         return "the model's masks depend on positions (sliding windows or chunks)" if self.masks.positional else ""
 
     def _used(self, needed: int, cache: TreeCache, end: int | None = None) -> int:

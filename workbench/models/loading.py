@@ -225,7 +225,7 @@ def own_infos(target_name: str, target: Runner) -> Iterator[tuple[str, HeadInfo]
                 head.checkpoint, embedding, target_name
             )
         elif trained_for(config) != target_name or config.get("hidden_size") != target.hidden_size:
-            problem = f"{head.name} was trained for {config.get('target')}."
+            problem = f"{head.name} was trained for another target, {config.get('target')}."
         else:
             problem = other_weights(head.name, config, target_name, target)
         yield head.kind, HeadInfo(head.name, head.folder, config, problem, head.checkpoint)

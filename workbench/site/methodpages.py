@@ -144,7 +144,7 @@ def _boards() -> dict[str, str]:
         "Host overhead of drafters": "host",
         "Drafting heads": "heads",
         "Scaling of a drafter": "scaling",
-        "Distillation losses and texts": "distilling",
+        "Distillation losses and training texts": "distilling",
         "Reduced output vocabularies": "trimming",
         "Training a head with its target": "rollouts",
     }

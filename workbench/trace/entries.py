@@ -111,7 +111,7 @@ def entry_of(file: Path) -> dict[str, Any] | None:
         raise WorkbenchError(f"The file of this run cannot be read as Parquet: {type(error).__name__}.") from None
     version = entry.get("version", 0) if is_object(entry) else None
     if type(version) is not int:
-        raise WorkbenchError("The index entry in this file is damaged.")
+        raise WorkbenchError("The run's summary in this file (its index entry) is damaged.")
     if version > VERSION:
         raise WorkbenchError(
             "A newer version of the workbench saved this run.", "Update the workbench to read this run."

@@ -108,7 +108,7 @@ class RunIndex:
         except WorkbenchError as error:
             self.problems[f"{run}.parquet"] = str(error)
         except (KeyError, TypeError, ValueError):
-            self.problems[f"{run}.parquet"] = "The index entry in this file is damaged."
+            self.problems[f"{run}.parquet"] = "The run's summary in this file (its index entry) is damaged."
         except FileNotFoundError:
             pass  # deleted since the listing
         return None
@@ -117,7 +117,7 @@ class RunIndex:
         try:
             pl.DataFrame([row], schema=INDEX)
         except (pl.exceptions.PolarsError, TypeError):
-            self.problems[f"{row['id']}.parquet"] = "The index entry in this file is damaged."
+            self.problems[f"{row['id']}.parquet"] = "The run's summary in this file (its index entry) is damaged."
             return False
         return True
 

@@ -150,8 +150,8 @@ class Baseline:
         numbers: list[Any] = [*([] if rate is None else [rate]), *(ratios if isinstance(ratios, list) else [ratios])]
         if len(numbers) > 1 + MOST_PAIRS or not all(type(x) in (int, float) and 0 < x < MOST_RATE for x in numbers):
             raise WorkbenchError(
-                f"The saved baseline is not a rate in tokens per second with at most {MOST_PAIRS} positive "
-                f"speed-up ratios.",
+                f"The saved baseline is invalid: its tokens per second and its speed-up ratios (at most {MOST_PAIRS}) "
+                f"must be positive numbers.",
                 "Measure the baseline again.",
             )
         return cls(rate, tuple(ratios)) if numbers else None

@@ -413,7 +413,7 @@ def _checked_pair(p: Any, q: Any, n: int) -> tuple[np.ndarray, np.ndarray]:
             "Give lists of the same length.",
         )
     if n < 1:
-        raise ParameterError(f"The number of drafts is {n}, which is not allowed.", "Give at least 1.")
+        raise ParameterError(f"The number of drafts, {n}, is out of range.", "Give at least 1.")
     for name, probs in (("p", p_), ("q", q_)):
         if (probs < 0).any() or not math.isclose(float(probs.sum()), 1.0, abs_tol=1e-6):
             raise ParameterError(

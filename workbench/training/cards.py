@@ -197,9 +197,9 @@ def _training_run(figures: Figures, hardware: str, number: str, token_note: str)
         hardware = f"{machine['threads']} of {machine['cores']} cores of an {machine['cpu']} processor"
     return (
         f"- {number}{figures['steps']:,} training steps, {figures['tokens']:,} tokens{token_note}, "
-        f"{minutes_of(figures)} by the"
-        f" clock on {hardware}.\n"
-        f"- Training figures at the end (smoothed): {losses_of(figures)}.\n"
+        f"{minutes_of(figures)} of wall"
+        f" time on {hardware}.\n"
+        f"- Metrics at the end of training (smoothed): {losses_of(figures)}.\n"
         + (f"- Options: {options}.\n" if options else "")
         + "".join(f"- {note}\n" for note in figures.get("notes", []))
     )

@@ -146,7 +146,7 @@ def read_swaps(models: Models, swap_lists: Sequence[Sequence[Swap]]) -> Tokens:
         raise ParameterError(
             f"{int(is_wrong.sum())} of {len(swaps)} token replacements make their answer wrong; training a "
             f"judge needs wrong and harmless replacements.",
-            "Use more problems: increase the options count and held.",
+            "Use more problems: increase the options `count` and `held`.",
         )
     states = [
         torch.cat(

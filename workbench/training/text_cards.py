@@ -47,9 +47,9 @@ def _target_results(results: Figures) -> str:
     ]
     text = (
         f"\n## Measured on held-out instances\n\nGreedy decoding, {results['count']} instances per task that were kept"
-        " out of training by a hash of their content. Exact match of the whole answer; for `story` a check of form"
+        " out of training by a hash of their content. Exact match of the whole answer; for `story` a format check"
         " (names and things of the prompt, no other names, no repeated sentence, an ending); for `code` the definition"
-        f" without the example.\n\n{table(['task', 'right', 'aim'], rows)}\n"
+        f" without the example.\n\n{table(['task', 'right', 'goal'], rows)}\n"
     )
     if "held_loss" in results:
         losses = [(group, f"{loss:.3f}") for group, loss in results["held_loss"].items()]
@@ -63,8 +63,8 @@ _TARGET_LIMITS = """
 - It reproduces the patterns of its generators and simple English, but no facts, reasoning or long texts.
 - Questions phrased in other ways than the generators' are often answered wrongly; so are numbers of three digits.
 - Stories follow a few plots. A name or an animal sometimes changes within a story, and a friend whom the request
-  does not name may get the hero's name ("Mia and Mia"), which the check of form does not notice.
-- Tasks below their aim in the table often get wrong answers, especially sorting, replacing
+  does not name may get the hero's name ("Mia and Mia"), which the format check does not detect.
+- Tasks below their goal in the table often get wrong answers, especially sorting, replacing
   words and summarising.
 - Copies of long or unusual texts contain errors; the training windows have 512 tokens.
 - The training text includes old books with the views of their time.

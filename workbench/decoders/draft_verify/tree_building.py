@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from workbench.engine.request import Sequence
 
 
-STOPPED = "drafting stopped behind depth"
+STOPPED = "drafting stopped after depth"
 """Name of a signal in a round's trace: the policy ended drafting before the planned depth."""
 
 

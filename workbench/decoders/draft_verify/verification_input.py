@@ -165,8 +165,8 @@ def build_input(sequence: Sequence, tree: DraftTree, models: Models) -> Verifica
             )
         if len(probes) > room or probes.max_depth > farthest:
             sequence.add_warning(
-                f"In some rounds the KV cache had no room for the {len(probes)} probe tokens of "
-                f"{probes.source or part}."
+                f"In some rounds the KV cache had no room for the {len(probes)} probe positions of "
+                f"{probes.source or part}, which are processed but never accepted."
             )
             continue
         accepted[part] = probes

@@ -105,7 +105,9 @@ def _sizes(checkpoint: Checkpoint, target: HeadRequirements) -> Iterator[CheckRe
         )
     if checkpoint.draft_tokens is not None:
         yield CheckResult(
-            "draft vocabulary", None, f"the heads propose {len(checkpoint.draft_tokens):,} of the target's tokens"
+            "draft vocabulary",
+            None,
+            f"the heads can propose only {len(checkpoint.draft_tokens):,} of the target's tokens",
         )
 
 

@@ -61,7 +61,7 @@ def read_eagle3(stored: CheckpointFiles) -> Checkpoint | None:
         raise ModelError(
             f"The heads in {stored.folder} propose {n_proposed:,} of {facts['vocab_size']:,} tokens, but the file "
             "lacks `d2t`, the map to the target's token ids.",
-            "Download the checkpoint again: without the map, the drafted tokens are unknown.",
+            "Download the checkpoint again: without the map, the heads' outputs cannot be mapped to token ids.",
         )
     shapes = layer_shapes(facts, 2 * width) | {
         "fuse.weight": (width, n_taps * target),

@@ -110,7 +110,7 @@ def _of_vllm(stored: CheckpointFiles) -> Checkpoint:
         raise ModelError(
             f"The heads in {stored.folder} propose {min(rows, config_rows):,} of {vocab_size:,} tokens, but the "
             f"file lacks `token_map`, the list of the tokens' ids.",
-            "Download the checkpoint again: without the list, the drafted tokens are unknown.",
+            "Download the checkpoint again: without the list, the heads' outputs cannot be mapped to token ids.",
         )
     facts: dict[str, Any] = {"hidden_size": width, "vocab_size": vocab_size, "n_heads": n_heads, "n_layers": n_layers}
     if (accuracy := _accuracy(config.get("head_accuracy"), n_heads)) is not None:

@@ -141,7 +141,9 @@ def problem(heads: OwnHeads, target: str, folder: Path | None) -> str:
     """
     if heads.checkpoint is None:
         head_target = trained_for(dict(heads.config))
-        return "" if head_target == short_name(target) else f"{heads.name} was trained for {head_target}."
+        return (
+            "" if head_target == short_name(target) else f"{heads.name} was trained for another target, {head_target}."
+        )
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8")) if folder else None
         return mismatch_reason(heads.checkpoint, HeadRequirements.of(target, config)) if config else ""

@@ -31,7 +31,7 @@ class Outcome(Enum):
     ACCEPTED = "accepted"
     REJECTED = "rejected"
     BEYOND = "after a draft of full depth that was accepted"
-    ENDED = "after a draft that ended early, or where none was found"
+    ENDED = "after a draft that ended early, or in a round without a draft"
 
 
 @dataclass(frozen=True, slots=True)

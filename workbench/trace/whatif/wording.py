@@ -77,7 +77,7 @@ def _about_stalls(found: TimeBreakdown) -> list[str]:
     rounds = (
         f"{' and '.join(which)} stalled: such a round took more than {TIMES:.0f} times as long as comparable rounds"
     )
-    return [f"{rounds}, because the machine was busy. The following figures exclude the stalled rounds."]
+    return [f"{rounds}, because the machine was busy. The following values exclude the stalled rounds."]
 
 
 def _about_the_formula(found: TimeBreakdown) -> list[str]:
@@ -96,8 +96,7 @@ def _about_the_formula(found: TimeBreakdown) -> list[str]:
     )
     assumption = assumption.removeprefix("with ").removesuffix(" (the measured speed-up)")
     return [
-        f"{prediction}. The largest correction to the prediction is {assumption}, which multiplies the "
-        f"speed-up by {factor:.2f}."
+        f"{prediction}. The largest correction is to use {assumption}, which multiplies the prediction by {factor:.2f}."
     ]
 
 

@@ -93,7 +93,7 @@ def _sources(measured: Figures) -> str:
 def _loss_sum_text(config: Figures, figures: Figures) -> str:
     """Return a note that the losses in the model card are weighted sums; empty if there is only one loss."""
     has_several = any(name.startswith(("head ", "step ")) for name in figures["losses"])
-    return f" (each is the sum `{config['loss']}`)" if has_several and "+" in config.get("loss", "") else ""
+    return f" (each is the weighted sum `{config['loss']}`)" if has_several and "+" in config.get("loss", "") else ""
 
 
 def _licence(target: str) -> str:
@@ -123,10 +123,10 @@ def _lacks_storage_section(config: Figures) -> bool:
 
 def _storage_text(stored: Figures, measured: Figures) -> str:
     """Return a model card's note on how weights are stored, and whether the stored weights were measured."""
-    when = "with these stored weights" if BITS in measured else "with 16 bits, before this conversion"
+    when = "with these stored weights" if BITS in measured else "with 16-bit weights, before this conversion"
     return (
         f"- **Stored** with {stored['bits']} bits per weight (`workbench heads shrink`), which changed the weights by"
-        f" {stored['error']:.2%} of their norm. The figures below were measured {when}."
+        f" {stored['error']:.2%} of their norm. The metrics below were measured {when}."
     )
 
 

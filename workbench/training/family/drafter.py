@@ -160,7 +160,7 @@ def load_teacher(options: Any) -> Teacher:
     facts, name = readings.facts, short_name(options.target)
     if facts["target"] != name:
         raise ParameterError(
-            f"{options.readings} has readings of {facts['target']}, not of {options.target}.",
+            f"{options.readings} has hidden states (readings) of {facts['target']}, not of {options.target}.",
             f"Set target={facts['target']}, or create readings of {options.target} in another folder.",
         )
     model = load_model(options.target, torch.device("cpu"), torch.float32)
@@ -168,8 +168,8 @@ def load_teacher(options: Any) -> Teacher:
     assert head is not None
     if fingerprints_differ(facts[WEIGHTS], fingerprint(model)):
         raise ParameterError(
-            f"The readings in {options.readings} were computed with other weights than those of {name} on this "
-            f"machine.",
+            f"The stored hidden states (readings) in {options.readings} were computed with other weights than those "
+            f"of {name} on this machine.",
             "Create readings of these weights in another folder: `workbench train readings`.",
         )
     modules = (head, model.get_input_embeddings())
@@ -244,7 +244,10 @@ def train_chat_drafter(options: ChatDrafterOptions, report: Report) -> tuple[Run
     start_weights = (
         {} if start_model is None else {name: weight.clone() for name, weight in start_model.weights().items()}
     )
-    report(f"chat-drafter: the draft vocabulary covers {facts['covered']:.1%} of the target's tokens")
+    report(
+        f"chat-drafter: the draft vocabulary covers {facts['covered']:.1%} of the tokens in the target's held-out "
+        f"answers"
+    )
     losses = draft_model_losses(options.loss)
     table, own_texts = teacher.lm_head[vocab], None
     if options.made in (DRAFTER, MIX):

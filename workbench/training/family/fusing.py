@@ -54,7 +54,7 @@ def check_capture_layers(setup: TrainingSetup) -> tuple[int, ...]:
     taps = choose_capture_layers(options, setup.teacher.config.num_hidden_layers)
     if missing := [tap for tap in taps if tap not in captured]:
         raise ParameterError(
-            f"The readings in {options.readings} contain no hidden states of the target's layer {missing[0]}.",
+            f"The stored hidden states (readings) in {options.readings} lack the target's layer {missing[0]}.",
             f"Create readings with taps={','.join(map(str, taps))} in another folder.",
         )
     return taps

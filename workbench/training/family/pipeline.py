@@ -123,7 +123,7 @@ def run_pipeline(kind: str, options: PipelineOptions, report: Report) -> dict[st
     length = options.minutes if options.steps is None else options.steps
     if length is None or length <= 0:
         raise ParameterError(
-            f"The training must be longer than 0 minutes or steps, but its length is {length or 0}.",
+            f"The training length must be more than 0 minutes or steps, not {length or 0}.",
             "Set minutes above 0, or steps to at least 1.",
         )
     if not options.data.is_dir():

@@ -238,7 +238,7 @@ def _open_readings(folder: Path, facts: dict[str, Any]) -> Readings:
     if old_facts != facts:
         changed = ", ".join(f"{name}={old_facts.get(name)}" for name in facts if old_facts.get(name) != facts[name])
         raise ParameterError(
-            f"The readings in {folder} were created with other settings: {changed}.",
+            f"The stored hidden states (readings) in {folder} were created with other settings: {changed}.",
             "Use the settings of the folder to continue, or set `out` to another folder.",
         )
     write_atomically(path, (json.dumps(facts, indent=1) + "\n").encode())

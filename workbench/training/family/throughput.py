@@ -138,8 +138,8 @@ def measure_throughput(options: Any, report: Report) -> dict[str, Any]:
     """
     if get_training_module(options.method) is eagle:
         raise ParameterError(
-            "The training throughput of this kind of head cannot be timed, because its training loop also "
-            "serves vision targets.",
+            "The training throughput of this kind of head cannot be timed, because it uses a separate "
+            "training loop, which also trains heads of vision targets.",
             "Choose another kind of head, such as mtp.",
         )
     module, setup, _ = prepare_training(options, report)

@@ -59,7 +59,7 @@ def select_readings(readings: Readings, source: str) -> list[int]:
     if not rows:
         flag = " --set given=true" if source == TEXT else ""
         raise ParameterError(
-            f"The readings in {readings.folder} contain no answers from the source made={source}.",
+            f"{readings.folder} contains no hidden states (readings) of answers from the source made={source}.",
             f"Create answers in a separate folder (workbench train answers{flag}), and add their readings to it "
             "(workbench train readings).",
         )

@@ -20,7 +20,7 @@ def card(model: TrainedModel) -> str:
         f"and are not part of these files.",
         f"- **Training**: `workbench train vision-heads --set method={kind}`, on questions about"
         " rendered scenes and on the target's features over the answers. " + " Then ".join(map(_run, runs_of(figures))),
-        f"- **Loss**: {config['loss']}; at the end (smoothed): {losses_of(figures)}.",
+        f"- **Loss**: {config['loss']}; at the end of training (smoothed): {losses_of(figures)}.",
         "",
         "## Measured on held-out scenes",
         "",

@@ -98,7 +98,11 @@ def _weakest(results: Figures) -> str:
     }
     weak = sorted((kind for kind, share in lowest.items() if share < WEAK), key=lambda kind: lowest[kind])
     names = ", ".join(f"`{kind}`" for kind in weak)
-    return f"Kinds of question answered worst: {names}." if weak else f"No kind of question is below {WEAK:.0%}."
+    return (
+        f"Kinds of question answered worst: {names}."
+        if weak
+        else f"The exact match is at least {WEAK:.0%} for every kind of question."
+    )
 
 
 def _drafter_table(figures: Figures, results: Figures, name: str) -> str:
@@ -111,7 +115,7 @@ def _drafter_table(figures: Figures, results: Figures, name: str) -> str:
     measured = [pair for run in runs_of(figures) for pair in run.get("held", {}).items()]
     phases = [(key, f"{value:.3f}") for key, value in dict(measured).items() if key.endswith((": caption", ": all"))]
     if phases:
-        text += "\nBy phase, measured during training on fewer scenes:\n\n"
+        text += "\nAcceptance by training phase, measured during training on fewer scenes:\n\n"
         text += f"{table(['phase', 'acceptance'], phases)}\n"
     return text
 

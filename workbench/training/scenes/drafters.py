@@ -168,7 +168,7 @@ def write_right_answers(options: VisionDrafterOptions, report: Report) -> None:
     rng = random.Random(f"truth/{options.seed}")
     turns = [_right_turns(scene, options, rng) for scene in own_scenes(options.own_scenes)]
     _write_turns(options.own, turns)
-    report(f"correct answers computed: {len(turns)} scenes")
+    report(f"correct answers computed from {len(turns)} scenes")
 
 
 def _right_turns(scene: Scene, options: VisionDrafterOptions, rng: random.Random) -> list[ChatTurn]:

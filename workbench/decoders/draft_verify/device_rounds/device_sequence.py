@@ -149,7 +149,9 @@ class DeviceSequence(Sequence):
     @property
     def committed(self) -> list[int]:  # type: ignore[override]
         """Raise an error, because the host does not know the tokens of rounds that it has not read."""
-        raise WorkbenchError("A part of the method read the text in the middle of a round on the device.")
+        raise WorkbenchError(
+            "A component of the method read the text in a round on the device, before the host had the round's tokens."
+        )
 
     def uniforms(self, purpose: Purpose, n: int, device: torch.device, level: int = 0) -> Float64[Tensor, " n"]:
         """Return the numbers of `Sequence.uniforms`, drawn on the target's device."""

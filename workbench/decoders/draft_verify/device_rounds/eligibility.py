@@ -23,7 +23,7 @@ def why_not_on_device(sequence: Sequence) -> str:
     if type(verifier).walk is not Verifier.walk or type(verifier).observe is not Verifier.observe:
         return "the verifier needs the results of every round on the host"
     if verifier.max_tentative() or type(verifier).probes is not Part.probes:
-        return "the verifier has tentative tokens or probe positions"
+        return "the verifier has tentative (revocable) tokens, or probe positions, which are never accepted"
     if builder is not None and not (builder.has_fixed_shape and type(builder).observe is TreeBuilder.observe):
         return "the tree builder reads the results of every round"
     if type(sequence.drafter).probes is not Part.probes:
@@ -37,7 +37,7 @@ def why_not_on_device(sequence: Sequence) -> str:
     if sequence.image_inputs is not None:
         return "the prompt contains images"
     if sequence.pace.is_slowed:
-        return "the run is slowed down"
+        return "the run is slowed down to a set number of tokens per second"
     if state.inactive or state.no_draft_reason:
         return "an inactive drafter needs the results of every round"
     if sequence.cache_slot.retention is not None:
