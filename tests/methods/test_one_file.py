@@ -132,7 +132,7 @@ def test_head_is_declared_trained_and_found_with_its_method(
     assert "Mine" in {setting.name for setting in vision_suite.settings()}
     assert registry.get("my-layer").recording.scene == "four-shapes"
     (claim,) = claims.claims_of("my-layer")
-    assert claim.missing_requirement() == "no my-layer heads for vision-target yet"
+    assert claim.missing_requirement() == "there are no my-layer heads for vision-target yet"
     assert "my-layer" in {method.name for method in model_helpers.text_methods()}, "the common battery's methods"
     assert "my-layer" in model_helpers.make_models(heads=tmp_path / "medusa").heads, "and heads"
 

@@ -234,6 +234,7 @@ def fingerprint(sequence: Sequence) -> list[tuple[int, int]]:
     models = sequence.models
     runners = [models.target] if models.draft_model is None else [models.target, models.draft_model]
     modules = [runner.model for runner in runners]
-    modules += [part for part in vars(sequence.state.drafter or object).values() if isinstance(part, nn.Module)]
+    head = getattr(sequence.state.drafter, "net", None)
+    modules += [head] if isinstance(head, nn.Module) else []
     weights = [weight for module in modules for weight in (*module.parameters(), *module.buffers())]
     return [(weight.data_ptr(), 0 if weight.is_inference() else weight._version) for weight in weights]
