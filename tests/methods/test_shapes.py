@@ -60,7 +60,8 @@ def make_growth(
     found.sequence = SimpleNamespace(  # type: ignore[assignment]
         sampling=sampling,
         committed=[0],
-        random_stream=RandomStream(seed),
+        uniforms=lambda purpose, n, device, level=0: torch.from_numpy(RandomStream(seed).uniform(1, purpose, n, level)),
+        is_on_device=False,
         state=DraftState(),
         report=RoundReport(),
         verifier=Lossless(),

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from workbench.core.params import param
 from workbench.core.random_stream import Purpose
-from workbench.core.transfer import from_numpy
 from workbench.core.tree import DraftTree, Sampling
 from workbench.core.tree_explanation import TreeBuilderRule, TreeExplanation
 from workbench.decoders.draft_verify.parts import Plan, TreeBuilder
@@ -62,8 +61,8 @@ class StochasticBeam(TreeBuilder):
         phi = torch.zeros(1, dtype=torch.float64, device=tree.device)
         value = torch.zeros(1, dtype=torch.float64, device=tree.device)
         for level, width, p in sampler.levels([self.width] * plan.depth, most):
-            u = from_numpy(sequence.random_stream.uniform(len(sequence.committed), Purpose.GUMBEL, p.numel(), level))
-            child_phi, child_value = _perturb(p.double(), phi, value, u.to(p.device, non_blocking=True).view(p.shape))
+            u = sequence.uniforms(Purpose.GUMBEL, p.numel(), p.device, level)
+            child_phi, child_value = _perturb(p.double(), phi, value, u.view(p.shape))
             flat = child_value.reshape(-1)
             k = min(width, most - tree.n, int(torch.isfinite(flat).sum()))
             top = flat.topk(k)  # descending: siblings stay in order
