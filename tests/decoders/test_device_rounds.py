@@ -254,8 +254,8 @@ def test_records_are_dropped_when_weights_move(models: Models) -> None:
     replays = queue_of(engine).replays
     engine.generate(make_request("plain"))
     assert len(replays) > 0
-    weight = models.target.model.get_input_embeddings().weight
-    weight.data = weight.data.clone()
+    weight = models.target.embed.get_parameter("weight")
+    weight.data = weight.detach().clone()
     sequence = engine.submit(make_request("plain"))
     while not sequence.trace.rounds and not len(queue_of(engine)._queues):
         engine.step()
@@ -306,7 +306,7 @@ def test_shuffled_delays_change_nothing(models: Models, seed: int) -> None:
         has_changed = False
         while any(s.status not in ENDED for s in sequences):
             if not has_changed and len(sequences[0].trace.rounds) >= at:
-                sequences[0].change(other.method, other.values)
+                sequences[0].change(other.method, dict(other.values))
                 has_changed = True
             if engine._decoders:
                 queue_of(engine).rounds_late = delay()

@@ -129,8 +129,12 @@ class AcceptanceTensors:
     def tensors(self) -> list[Tensor | LazySequence[Any]]:
         """Return all tensors on the device, in the order that `with_lists` expects."""
         groups = self.walk, self.figures, self.explanation
-        tensors = [getattr(group, field.name) for group in groups for field in fields(group)]
-        return [*tensors, self.uniform] if self._copies_uniform else tensors
+        tensors: list[Tensor | LazySequence[Any]] = [
+            getattr(group, field.name) for group in groups for field in fields(group)
+        ]
+        if self.uniform is not None and self.is_late:
+            tensors.append(self.uniform)
+        return tensors
 
     def with_lists(self, lists: Iterable[Any]) -> Acceptance:
         """Return the host copy. `lists`: values of `tensors`, as nested lists."""
