@@ -63,7 +63,7 @@ def test_lanes_are_measured_raced_pinned_and_opened(
     assert "1.00" in page.inner_text(V + "tr[data-lane='Autoregressive'] .is-speedup")
     # the race has ended, or is moved to its end; the text is the recorded one
     page.keyboard.press("End")
-    page.locator(V + ".wb-slider, " + V + "[aria-label='Time of the race']").focus()
+    page.locator(V + ".wb-slider, " + V + "[aria-label='Elapsed time in the race']").focus()
     page.keyboard.press("End")
     wait_for_text(page, ".wb-racer[data-lane^='Draft model']", "12 of 12 tokens")
     page.evaluate(KEPT, V.strip())

@@ -15,8 +15,9 @@ from workbench.bench.tables import as_bytes
 from workbench.models.machine import describe
 
 SCHEMA_VERSION = 3
-"""Version of saved reports. Version 1 had medians with quartiles; version 2 had whole calls of other engines in the
-decoding columns. `report_files` computes the speeds of older versions again from their runs."""
+"""Version of saved reports. Version 1 had medians with quartiles instead of means with confidence intervals. In version
+2, the decoding columns of other engines had the speeds of whole calls, with prefill; in version 3 they are empty.
+`report_files` computes the speeds of older versions again from their runs."""
 
 
 @dataclass(slots=True)

@@ -107,7 +107,7 @@ class PassWork:
     """Forward passes of a target with the same number of tokens.
 
     Attributes:
-        tokens: tokens in the pass: the last committed token and all drafted tokens and probe positions.
+        tokens: tokens in the pass: the last committed token, all drafted tokens, and probe positions (never accepted).
         rounds: number of such passes in the run; 0 for a pass that was not run.
         context: mean number of positions in the KV cache before these passes, rounded.
         flops: floating-point operations of a pass with this context.

@@ -89,7 +89,12 @@ class VisionLab:
         return Measurement.of(mean(values), f"{self.setting}; mean over scenes")
 
     def ratio_of_quotients(self, numerator: Quotient, denominator: Quotient) -> Measurement:
-        """Return the measurement of a ratio of two quotients of sums over scenes; see `workbench.bench.statistics`."""
+        """Return (Σ a / Σ b) / (Σ c / Σ d) with its confidence interval; the sums are over scenes (images).
+
+        Args:
+            numerator: values a and b of each scene.
+            denominator: values c and d of each scene.
+        """
         return Measurement.of(ratio_of_quotients(numerator, denominator), f"{self.setting}; over all rounds")
 
     def tau(self, name: str) -> Measurement:

@@ -43,7 +43,7 @@ def partial_estimates(cell: Cell, comparison: Comparison) -> dict[str, Any]:
 
 
 def _sides(cell: Cell, comparison: Comparison) -> tuple[Any, Any]:
-    """Return the runs of the cell's method and of plain decoding (None if it has none) in a comparison."""
+    """Return a comparison's runs of the cell's method and of plain decoding; None for the latter if it has no runs."""
     return next((m for m in comparison.lanes if m.lane == cell.lane), comparison.lanes[-1]), comparison.reference
 
 

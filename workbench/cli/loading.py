@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 class LoadingProgress:
-    """Progress line on standard error with the models that are loaded, their size and the time.
+    """Progress line on standard error while models are being loaded: their names, their size and the elapsed time.
 
     On a terminal the line is updated in place and erased at the end. With -v every new stage is printed on a new line,
     and a last line gives the duration. Without a terminal, and with -q, nothing is printed.
 
     Args:
-        what: text that describes the loaded models, such as "text-target + text-drafter, 55.9 MB".
+        what: text that describes the models that are being loaded, such as "text-target + text-drafter, 55.9 MB".
         now: function that returns the current stage of loading as text; it is called every 0.2 s. None or "": no stage
             is known.
     """

@@ -155,7 +155,9 @@ def refuse_unused_heads(heads: Sequence[str] | None, methods: Sequence[str]) -> 
 
 
 def refuse_server_options(connect: str | None, **options: tuple[str, str]) -> None:
-    """Refuse options that have no effect with `--connect`, because the server sets them, unless they have defaults.
+    """Refuse changed options that have no effect with `--connect`, because the server sets them.
+
+    Options at their default values are not refused.
 
     Args:
         connect: value of `--connect`; None: there is no server, and no option is refused.

@@ -149,7 +149,10 @@ class Connection:
         self._sessions.append(session)  # its stream was read to the end, so the session can be reused
 
     def fetch_attribution(self, run_id: str) -> dict[str, Any]:
-        """Return the attribution of a run's text to its images. The server stops its work if this process ends.
+        """Return attribution maps of a run's tokens over regions of its images.
+
+        The server stops the computation if this process ends.
+
 
         Raises:
             WorkbenchError: the server answers with an error, or cannot be reached.

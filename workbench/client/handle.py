@@ -90,10 +90,10 @@ class RunHandle(Protocol):
         ...
 
     def explain(self) -> dict[str, Any]:
-        """Attribute the text generated so far to regions of the images, and store the result in `Trace.attribution`.
+        """Compute attribution maps of the tokens so far over image regions, and store them in `Trace.attribution`.
 
         Raises:
-            WorkbenchError: the run has no images, or its text cannot be attributed.
+            WorkbenchError: the run has no images, or no attribution maps can be computed for its text.
         """
         ...
 

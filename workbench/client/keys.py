@@ -33,7 +33,9 @@ def is_loopback(host: str) -> bool:
 
 
 def key_for(url: str, explicit_key: str | None = None, env: Mapping[str, str] | None = None) -> str | None:
-    """Return the API key for a server: `explicit_key`, or the key in an environment variable (see `variables`).
+    """Return the API key for a server: `explicit_key`, or that of an environment variable for this kind of server.
+
+    The result is None if neither is set; `variables` returns the environment variables.
 
     A warning is given if the key would be sent to another machine without encryption.
 
@@ -43,7 +45,9 @@ def key_for(url: str, explicit_key: str | None = None, env: Mapping[str, str] | 
         env: environment variables; by default this process's.
 
     Example:
-        >>> key_for("https://lab.example.org", env={KEY: "of my own server"}) is None
+        >>> key_for("https://lab.example.org", env={CONNECT_KEY: "for other machines"})
+        'for other machines'
+        >>> key_for("https://lab.example.org", env={KEY: "for this machine"}) is None
         True
     """
     from httpx import URL  # the client's own parser; imported late for a fast start of the command line

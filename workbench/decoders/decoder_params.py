@@ -20,7 +20,10 @@ class DecoderParams(Part):
     """
 
     is_speculative: ClassVar[bool] = False
-    """Whether the decoder's rounds draft and verify in some order, so that features that need a draft tree work."""
+    """Whether each round of the decoder drafts and verifies, one after the other or in parallel.
+
+    Only such decoders support all requests; see `unsupported_reason` for the others.
+    """
     is_unbounded: ClassVar[bool] = False
     """Whether prompt and generated text together may be longer than the target's context."""
     keeps_greedy: ClassVar[bool] = True
@@ -33,7 +36,8 @@ class DecoderParams(Part):
     def unsupported_reason(self, sequence: Sequence, sampling: SamplingParams) -> str:
         """Return why the decoder cannot run a request; "" if it can.
 
-        By default, features that need a draft tree are refused, unless `is_speculative` is True.
+        By default, a decoder whose `is_speculative` is False refuses images, log-probabilities, logits processors and
+        repetition penalties. Other decoders refuse nothing.
 
         Args:
             sequence: sequence with the request and its images.

@@ -153,7 +153,7 @@ class Method:
 
     @property
     def is_speculative(self) -> bool:
-        """Return whether the method's rounds draft and verify, in any order."""
+        """Return whether each round of the method drafts and verifies, one after the other or in parallel."""
         return self.decoder_params is None or self.decoder_params.is_speculative
 
     @property
@@ -320,7 +320,7 @@ class ConfiguredMethod:
 
     @property
     def is_speculative(self) -> bool:
-        """Return whether the method's rounds draft and verify, in any order."""
+        """Return whether each round of the method drafts and verifies, one after the other or in parallel."""
         return self.method.is_speculative
 
     @property

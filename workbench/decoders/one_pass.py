@@ -47,7 +47,7 @@ class Step:
     """Result of one round of a sequence whose decoder does not draft.
 
     Attributes:
-        emitted: new final tokens, from `OnePassDecoder.emit`.
+        emitted: new tokens that are not tentative, from `OnePassDecoder.emit`.
         tentative: all tentative tokens after the round, by position: token id and target probability.
         reason: why the text ends; "" if it continues.
         signals: numbers that the trace records for the round, by name.
@@ -132,7 +132,7 @@ class OnePassDecoder(RoundDecoder[OnePassRound], ABC):
 
     @abstractmethod
     def advance(self, sequence: Sequence, logits: Float[Tensor, "n V"], hidden: Float[Tensor, "n D"]) -> Step:
-        """Choose tokens from a sequence's logits, and commit final tokens to the KV cache and the text (`emit`).
+        """Choose tokens from a sequence's logits, and commit those that are not tentative (revocable) with `emit`.
 
         Args:
             sequence: sequence whose forward pass has run.
@@ -190,7 +190,7 @@ class OnePassDecoder(RoundDecoder[OnePassRound], ABC):
         return [r for r in rounds if r.logits is not None]
 
     def choose(self, rounds: list[OnePassRound]) -> list[OnePassRound]:
-        """Choose the next tokens of each sequence, and commit the final tokens."""
+        """Choose the next tokens of each sequence, and commit those that are not tentative (revocable)."""
 
         def advance(r: OnePassRound) -> None:
             assert r.logits is not None
@@ -202,7 +202,7 @@ class OnePassDecoder(RoundDecoder[OnePassRound], ABC):
     def emit(
         self, sequence: Sequence, tokens: abc.Sequence[int], probs: abc.Sequence[float]
     ) -> tuple[list[EmittedToken], str]:
-        """Append final tokens to a sequence's text, up to the first token at which the text ends.
+        """Append tokens that are not tentative (revocable) to a sequence's text, up to and including its end token.
 
         Args:
             sequence: sequence that gets the tokens.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class MethodProtocol(Protocol):
-    """Type of a registered decoding method, which `Method` implements."""
+    """Protocol of a registered decoding method; the class `Method` implements it."""
 
     @property
     def name(self) -> str:
@@ -57,7 +57,7 @@ class MethodProtocol(Protocol):
 
 @runtime_checkable
 class ConfiguredMethodProtocol(Protocol):
-    """Type of a decoding method with values for all parameters, which `ConfiguredMethod` implements.
+    """Protocol of a decoding method with values for all parameters; the class `ConfiguredMethod` implements it.
 
     The types of drafter, tree builder, verifier and policy are in `decoders/draft_verify/parts.py`; the type of decoder
     parameters is in `decoders/decoder_params.py`.
@@ -95,7 +95,7 @@ class ConfiguredMethodProtocol(Protocol):
 
     @property
     def is_speculative(self) -> bool:
-        """Return whether the method drafts and verifies in its rounds."""
+        """Return whether each round of the method drafts and verifies, one after the other or in parallel."""
         ...
 
     @property

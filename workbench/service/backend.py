@@ -304,7 +304,7 @@ class Backend(BaseBackend):
         self._run_controller.change(run, *args, **named)
 
     def explain(self, run: Run) -> dict[str, Any]:
-        """Attribute the text of a run to regions of its images, and store the attribution in the run's trace."""
+        """Compute attribution maps of a run's tokens over regions of its images, and store them in the run's trace."""
         return self._run_controller.explain(run)
 
     def memory(self, run: Run, action: str, data: bytes | None) -> dict[str, Any]:

@@ -55,7 +55,7 @@ class Host(Protocol):
         ...
 
     def explain(self, run: Run) -> dict[str, Any]:
-        """Attribute the text of a run to its images, and store the attribution in the run's trace."""
+        """Compute attribution maps of a run's tokens over regions of its images, and store them in the run's trace."""
         ...
 
     def memory(self, run: Run, action: str, data: bytes | None) -> dict[str, Any]:
@@ -293,7 +293,7 @@ class Run:
             self._host.change(self, method, params, drafter, images, sees)
 
     def explain(self) -> dict[str, Any]:
-        """Attribute the text generated so far to regions of the images, and store the result in `Trace.attribution`.
+        """Compute attribution maps of the tokens so far over image regions, and store them in `Trace.attribution`.
 
         Raises:
             PromptError, CapacityError: the run has no images or no tokens yet, or it is too long.

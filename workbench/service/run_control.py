@@ -1,4 +1,4 @@
-"""Change running generations, attribute their texts to images, and inspect or replace the states of drafters."""
+"""Change running generations, compute attribution maps over their images, and access the states of drafters."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ ANSWER_S = 20.0
 
 
 class RunController:
-    """Change running generations, attribute their texts to images, and inspect or replace the states of drafters.
+    """Change running generations, compute attribution maps over their images, and inspect or replace drafters' states.
+
+    An attribution map contains the weight of each image region (vision token) for one generated token.
 
     Args:
         names: resolver of model names.
@@ -168,7 +170,7 @@ class RunController:
             )
 
     def explain(self, run: Run) -> dict[str, Any]:
-        """Attribute the text of a run to regions of its images, and store the result in its trace.
+        """Compute attribution maps of a run's tokens over regions of its images, and store them in its trace.
 
         The computation runs in the caller's thread.
 

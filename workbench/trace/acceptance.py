@@ -99,7 +99,8 @@ def definitions(rounds: Sequence[Round], rules: Mapping[str, Rule] | None = None
         Definition("vLLM", "per-position acceptance rate", "rounds that accepted at least i tokens / num_drafts",
                    sum(reached), drafts, None, VLLM, per_draft, "Not conditional on earlier positions, so the "
                    "rate cannot increase with i."),
-        _of("SGLang", "spec_accept_rate", "accepted drafts / (spec_verify_ct · configured drafts)",
+        _of("SGLang", "spec_accept_rate", "accepted draft tokens / (spec_verify_ct · "
+            "configured draft tokens per verification)",
             accepted, configured, SGLANG,
             note="The denominator uses the configured draft size (here: the largest draft of the run), so drafts that "
             "stopped early count in full. Until April 2026 the definition was (accepted + 1) / (drafted + 1)."),

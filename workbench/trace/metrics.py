@@ -112,7 +112,10 @@ def count_drafted(rounds: Sequence[Round]) -> int:
 
 
 def count_verified(rounds: Sequence[Round]) -> int:
-    """Return the number of tokens in the target's verification passes: roots, drafted tokens and probe positions."""
+    """Return the number of tokens in the target's verification passes: roots, drafted tokens and probe positions.
+
+    Probe positions are extra positions that are never accepted.
+    """
     return sum(1 + len(r.nodes) + len(r.probes) for r in rounds)
 
 

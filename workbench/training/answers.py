@@ -162,7 +162,10 @@ def _write(options: AnswersOptions, report: Report) -> dict[str, Any]:
     exchanges = _exchanges(options.data, options.per_task, options.seed)
     prompts = [(group, message) for group, message, _ in exchanges]
     answered, old_tokens = _open_answers(path, options, prompts)
-    report(f"answers: {len(prompts):,} prompts, {len(answered):,} of them answered with {old_tokens:,} tokens")
+    report(
+        f"answers: {len(prompts):,} prompts, {len(answered):,} of them already answered "
+        f"({old_tokens:,} tokens in total)"
+    )
     turns = [(i, message) for i, (_, message) in enumerate(prompts) if i >= options.after and i not in answered]
     first = [] if any(map(is_held_out, answered)) else _first_held(turns, tokenizer, options.longest_prompt)
     early = {i for i, _ in first}

@@ -158,8 +158,8 @@ RECIPES: dict[str, Recipe] = {
         ),
         training_recipe(
             "chat-heads",
-            "drafting heads for a chat model, trained on its `readings`: method=eagle, eagle-3, medusa, hydra, "
-            "kangaroo …",
+            "drafting heads for a chat model, trained on its hidden states (`readings`): method=eagle, eagle-3, "
+            "medusa, hydra, kangaroo …",
             combine_options(ChatHeadOptions, {kind: options_class(kind) for kind in chat_head_kinds()}),
             train_chat_heads,
             choose_options=choose_chat_head_options,

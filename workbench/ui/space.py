@@ -162,7 +162,10 @@ def client(
 
 
 def _write_logs(platform: Platform, has_other_users: bool) -> None:
-    """Configure logs without prompts: JSON Lines for a public app, plain lines if other users may have access."""
+    """Configure logs without prompts, for an app that users of other machines may reach.
+
+    The logs of a public app are JSON Lines, those of any other such app plain lines. Otherwise nothing is configured.
+    """
     from workbench.service.logs import write_json_logs, write_plain_logs
 
     if platform.public:

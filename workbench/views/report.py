@@ -251,7 +251,7 @@ def memory(rows: Sequence[Row]) -> Panel | None:
     top = max(recorded, key=lambda r: r["weights_mib"])
     sentence = (
         f"The method with the most model weights is {top['method']}: {top['weights_mib']:.0f} MiB of weights. Packed "
-        "copies of weights are not included; buffers that were reused from earlier runs do not count as growth."
+        "copies of weights are not included; buffers that were reused from earlier runs do not count as memory growth."
     )
     table = [["method", "weights, MiB", "largest memory growth in a run, MiB"]]
     table += [[r["method"], _number(r["weights_mib"]), _number(r["growth_mib"])] for r in recorded[::-1]]

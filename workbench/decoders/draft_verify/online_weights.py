@@ -24,7 +24,7 @@ from workbench.decoders.draft_verify.inspectable_state import (
 MAX_STEPS = 100_000
 """Maximum number of training steps of an online trainer, which trains a drafter while it drafts."""
 FURTHEST = 8.0
-"""Maximum change of a weight that is accepted from a file with trained weights."""
+"""Maximum absolute change of a weight by training that is accepted from a file; larger changes raise an error."""
 FINGERPRINT_KEY, STEPS_KEY = "whose", "lessons"
 """Names of two arrays in a file with trained weights: fingerprint of the original weights, number of steps."""
 _NORMED = 1e-12

@@ -123,11 +123,13 @@ class PartialTree:
     A new level is added below expanded nodes, and some of its nodes are expanded next. So the attention mask of a new
     node is its parent's mask plus the node itself, and no matrix over the whole tree is needed.
 
+    In shapes, w is the number of nodes concerned: all nodes of a level, or those of its nodes that are expanded.
+
     Attributes:
         sequence: sequence for which the tree is drafted.
         root: distribution after the last committed token, w = 1.
         source: name of the drafter in the trace.
-        tokens: token ids of each level of w nodes, [w].
+        tokens: token ids of each level's nodes, [w].
         parents: parents of each level's nodes, [w], as indices of nodes; −1 is the root.
         expanded: indices of the expanded nodes, one tensor [w] per level, in the order in which the drafter processed
             them.

@@ -23,7 +23,7 @@ from workbench.models.loading import Models
 from workbench.models.runner import Runner
 
 WholeSegment = Callable[[Float[Tensor, "n D"]], Segment]
-"""Type of a function that returns a sequence's input of the later layers, including its probe positions.
+"""Type of a function that returns a sequence's input of the later layers, with its probe positions (never accepted).
 
 Its argument has the residual streams of the tokens before the probe positions.
 """

@@ -23,7 +23,7 @@ from workbench.models.runner import SCRATCH
 PROBING_PARTS = ("drafter", "verifier")
 """Components that may request probe positions (never accepted), in the order in which these are processed."""
 ROOM = min(SCRATCH, FUSED_TOKENS) - 1
-"""Maximum number of nodes and probe positions of a sequence in a forward pass.
+"""Maximum number of nodes and probe positions (never accepted) of a sequence in a forward pass.
 
 Larger inputs could not use the compiled forward pass, and rounding would change.
 """

@@ -217,7 +217,8 @@ def _residual_weights(p, r, rest):
 def _improve_position(p, q, p_bits, q_bits, at, without, steps, most, of, weight, r):
     """Search for the token weights by which the verifier `OptimalTwo` chooses one of two drafts, at one tree position.
 
-    Writes to `weight` the weights of the G groups, then those of the m tokens in `at`; to `of`, for each token, the
+    The m tokens in `at` have individual weights; all other tokens form G groups, and the tokens of a group share one
+    weight. Writes to `weight` the weights of the groups, then those of the tokens in `at`; to `of`, for each token, the
     index of its weight; to `r`, the distribution of the chosen draft. `improve` describes the other arguments.
     """
     m, groups = at.shape[0], weight.shape[0] - at.shape[0]

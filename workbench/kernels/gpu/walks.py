@@ -30,7 +30,10 @@ def _walk(parents, is_accepted, nodes, ends, n, depth, DEPTH: tl.constexpr):
 def find_path(
     parents: Int[Tensor, " N"], is_accepted: Bool[Tensor, " N"], depth: int
 ) -> tuple[Int64[Tensor, " D"], Int64[Tensor, " one"], Int64[Tensor, " one"]]:
-    """Return the nodes, number and last node of the accepted path; see `workbench.kernels.device_walk.DevicePath`."""
+    """Return the accepted path: its nodes, how many there are, and the last one.
+
+    They are the fields of `workbench.kernels.device_walk.DevicePath`.
+    """
     nodes = torch.empty(depth, dtype=torch.int64, device=parents.device)
     ends = torch.empty(2, dtype=torch.int64, device=parents.device)
     _walk[(1,)](

@@ -70,7 +70,7 @@ class TrainingKV:
 
 
 TextKV = DraftKVCache | TrainingKV
-"""Keys and values of the text to which a block attends in one layer."""
+"""Type of the keys and values, in one layer, of the text to which a block of drafted positions attends."""
 
 
 class BlockLayer(DecoderLayer):
@@ -387,7 +387,7 @@ class BlockDiffusion(DistributionDrafter):
         return {layer - 1 for layer in _net(models).taps} if BlockNet.kind in models.heads else set()
 
     def captures(self, models: Models) -> CaptureSelection:
-        """Select the prompt's hidden states that the drafter reads, for capture during prefill."""
+        """Return which hidden states of the target prefill captures: those that the drafter reads."""
         return select_layers(_net(models).taps)
 
     def init_state(self, sequence: Sequence, models: Models) -> BlockState:

@@ -47,8 +47,8 @@ METHOD = Method(
     ),
     order=91,
     testing=Testing(no_perfect_reason=(
-        "No head with perfect drafts can be built, because the drafter also reads tokens or embeddings of the draft "
-        "path: see test_chimera.py."
+        "A head whose drafts are always right cannot be built here, because the drafter also reads tokens or "
+        "embeddings of the draft path; test_chimera.py tests the method instead."
     )),
     drafter=Chimera(),
     **tree_head(Template(), TypicalAcceptance()),

@@ -277,7 +277,7 @@ class FeatureDrafter(DistributionDrafter):
         return None
 
     def captures(self, models: Models) -> CaptureSelection:
-        """Select the target's features of the prompt, for capture during prefill."""
+        """Return which hidden states of the target prefill captures: its features (LM head inputs)."""
         return FEATURES
 
     def init_state(self, sequence: Sequence, models: Models) -> FeatureState:

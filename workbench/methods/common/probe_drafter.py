@@ -139,7 +139,10 @@ class ProbeDrafter(DistributionDrafter):
         )
 
     def probes(self, sequence: Sequence, tree: DraftTree) -> Probes | None:
-        """Return the probes (extra positions for drafting) after the root and each node; None if there are none."""
+        """Return the probes that follow the root and each node of a draft; None if there are none.
+
+        Probes are extra positions of the verifying forward pass, whose outputs draft the next tokens.
+        """
         state: ProbeState = sequence.state.drafter
         useful = min(state.net.levels, sequence.remaining - 2) if sequence.state.plan.depth else 0
         state.probing, state.probe_counts = None, probes_per_node(sequence, tree, useful)

@@ -54,7 +54,8 @@ METHOD = Method(
     testing=Testing(
         short={"policy": "fixed", "depth": 2},
         no_perfect_reason=(
-            "No perfect exit can be built, because the drafter stops before the last layer: see test_dynamic_exit.py."
+            "Drafts cannot always be right here, because the drafter stops before the target's last layer; "
+            "test_dynamic_exit.py tests the method instead."
         ),
     ),
     drafter=DynamicExit(),

@@ -184,7 +184,7 @@ class Eagle3(FeatureDrafter):
         return {layer - 1 for layer in _net(models).taps} if Eagle3Net.kind in models.heads else set()
 
     def captures(self, models: Models) -> CaptureSelection:
-        """Select the prompt's hidden states that the drafter reads, for capture during prefill."""
+        """Return which hidden states of the target prefill captures: those that the drafter reads."""
         return select_layers(_net(models).taps)
 
     def init_state(self, sequence: Sequence, models: Models) -> FeatureState:
@@ -269,7 +269,7 @@ def _head(net: Eagle3Net, models: Models) -> SharedHead:
 
 
 def select_layers(layers: abc.Sequence[int]) -> CaptureSelection:
-    """Select the outputs of the given target layers, counted from 1, for capture during prefill."""
+    """Return a selection that captures the outputs of the given target layers, counted from 1, during prefill."""
     return CaptureSelection(layers=frozenset(layer - 1 for layer in layers))
 
 

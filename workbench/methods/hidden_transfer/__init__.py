@@ -41,8 +41,8 @@ METHOD = Method(
     ),
     order=92,
     testing=Testing(no_perfect_reason=(
-        "No head with perfect drafts can be built, because the drafter also reads tokens or embeddings of the draft "
-        "path: see test_hidden_transfer.py."
+        "A head whose drafts are always right cannot be built here, because the drafter also reads tokens or "
+        "embeddings of the draft path; test_hidden_transfer.py tests the method instead."
     )),
     drafter=HiddenTransfer(),
     **tree_head(DynamicSparse(), depth=3, policies=(Fixed, Planned)),

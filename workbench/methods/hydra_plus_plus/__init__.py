@@ -48,8 +48,8 @@ METHOD = Method(
     ),
     order=87,
     testing=Testing(no_perfect_reason=(
-        "No head with perfect drafts can be built, because the drafter also reads tokens of the draft path: see "
-        "test_drafts.py."
+        "A head whose drafts are always right cannot be built here, because the drafter also reads tokens of the "
+        "draft path; test_drafts.py tests the method instead."
     )),
     drafter=HydraPlusPlus(),
     **tree_head(Template(), TypicalAcceptance()),

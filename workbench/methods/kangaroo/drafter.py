@@ -147,7 +147,7 @@ class Kangaroo(Drafter):
     reads_target: ClassVar[bool] = True
 
     def captures(self, models: Models) -> CaptureSelection:
-        """Select the prompt's hidden states after the exit layer, for capture during prefill."""
+        """Return which hidden states of the target prefill captures: those after the exit layer."""
         return CaptureSelection(layers=frozenset({load_adapter(models).exit_layer - 1}))
 
     def init_state(self, sequence: Sequence, models: Models) -> KangarooState:

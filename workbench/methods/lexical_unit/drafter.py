@@ -108,7 +108,10 @@ class LexicalUnit(DistributionDrafter):
         return None if state.logits is None else UnitGrowth(sequence, state.logits)
 
     def probes(self, sequence: Sequence, tree: DraftTree) -> Probes:
-        """Return the placeholder tokens as probe positions: `places` after each position at which the round may end."""
+        """Return `places` placeholder tokens after each position at which the round may end.
+
+        They are probe positions: never accepted, but the target's predictions at them give the next draft.
+        """
         n, m, device = len(tree), self.places, tree.tokens.device
         ends = torch.arange(-1, n, device=device)
         sees = tree_attention_mask(tree.parents, n)

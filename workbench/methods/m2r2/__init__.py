@@ -46,7 +46,8 @@ METHOD = Method(
     ),
     order=112,
     testing=Testing(short={"depth": 2}, no_perfect_reason=(
-        "No perfect exit can be built, because the drafter stops before the last layer: see test_m2r2.py."
+        "Drafts cannot always be right here, because the drafter stops before the target's last layer; "
+        "test_m2r2.py tests the method instead."
     )),
     drafter=M2R2(),
     **layer_skipping(depth=3),

@@ -105,7 +105,7 @@ METHOD = Method(
         ),
         Claim(
             "τ with 12 tokens per draft relative to τ with 6 tokens per draft, the number used in training",
-            "one mask for all positions allows drafts longer than in training",
+            "one mask token for all positions allows drafts longer than in training",
             None,
             None,
             "An et al. 2025, arXiv:2504.18583, §4 (from memory)",

@@ -35,7 +35,7 @@ from workbench.methods.tree_builders.chain import Chain
 class PARDNet(FeatureNet):
     """EAGLE's layer with a learned mask embedding, trained with a loss on distributions alone.
 
-    Source: An et al. 2025, PARD, arXiv:2504.18583, §3.1 (masks); one mask for all positions, as released.
+    Source: An et al. 2025, PARD, arXiv:2504.18583, §3.1 (mask tokens); one mask token for all positions, as released.
     """
 
     kind: ClassVar[str] = "pard"

@@ -36,7 +36,7 @@ class RoundEstimates:
         parts: drafter, verifier, tree builder and models with which the rounds ran.
         stats_reader: reader of the token counts and times of the last round.
         seconds: times of the last rounds, by draft length. Length 0: plain rounds, without a draft.
-        accepted: number of accepted drafts by level.
+        accepted: number of accepted draft tokens by level.
         tested: for each level, number of rounds that planned a draft of at least this depth and accepted all earlier
             levels. Level 1 has a prior of one test with acceptance 0.7.
         n_drafted: number of rounds planned to draft in which the drafter proposed a token.

@@ -16,7 +16,7 @@ class RoundStats:
     Attributes:
         planned: planned draft length, limited to the number of tokens that the text could still have.
         nodes: number of drafted tokens; 0 if nothing was planned, or if the drafter had no draft.
-        n_accepted: number of accepted drafts.
+        n_accepted: number of accepted draft tokens.
         tokens: number of emitted tokens.
         seconds: wall time of the round; 0 until it is known.
         drafting_s: part of the wall time spent on drafting.

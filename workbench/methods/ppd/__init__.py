@@ -42,8 +42,8 @@ METHOD = Method(
     ),
     order=88,
     testing=Testing(no_perfect_reason=(
-        "No head with perfect drafts can be built, because the drafter also reads tokens or embeddings of the draft "
-        "path: see test_ppd.py."
+        "A head whose drafts are always right cannot be built here, because the drafter also reads tokens or "
+        "embeddings of the draft path; test_ppd.py tests the method instead."
     )),
     drafter=PPD(),
     **tree_head(DynamicSparse(), depth=3, policies=(Fixed, Planned)),

@@ -55,8 +55,8 @@ METHOD = Method(
     claims=(
         Claim(
             "τ relative to the draft model's tree alone",
-            "DocQA, summarisation, code and in-domain questions, EAGLE-2 and a datastore: the best method of its "
-            "time (the abstract gives no number)", None, None,
+            "DocQA, summarisation, code and in-domain questions: the paper calls RASD (EAGLE-2 with a datastore) the "
+            "best method of its time; its abstract gives no number", None, None,
             "Quan et al. 2025, arXiv:2503.03434, abstract (from memory)",
             lambda lab: lab.tau_over("rasd", {}, {"retrieved": 0}, 0.0),
             lacks="the paper's datastores; measured with the bundled datastore",

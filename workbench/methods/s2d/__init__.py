@@ -54,8 +54,8 @@ METHOD = Method(
     ),
     order=16,
     testing=Testing(no_perfect_reason=(
-        "No head with perfect drafts can be built, because the drafter also reads tokens or embeddings of the draft "
-        "path: see test_s2d.py."
+        "A head whose drafts are always right cannot be built here, because the drafter also reads tokens or "
+        "embeddings of the draft path; test_s2d.py tests the method instead."
     )),
     drafter=S2D(),
     **tree_head(Chain(), depth=5),

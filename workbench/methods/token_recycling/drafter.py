@@ -124,7 +124,7 @@ class TokenRecycling(Drafter):
         return WARM_NOTICE if self.warm else ""
 
     def captures(self, models: Models) -> CaptureSelection:
-        """Select the prompt's LM head inputs for capture during prefill, if the table is to start with the prompt."""
+        """Return which hidden states prefill captures: the LM head inputs, if the table starts with the prompt."""
         return CaptureSelection(features=self.prompt)
 
     def state_key(self) -> Hashable:

@@ -37,8 +37,9 @@ class Counts:
     """State of STAND's data-driven tree builder in one run: acceptance counts and the current tree shape.
 
     Attributes:
-        accepted: number of accepted drafts by tree level and token rank.
-        tested: number of tested drafts by level and rank. A draft is tested if its parent is the root or was accepted.
+        accepted: number of accepted draft tokens by tree level and token rank.
+        tested: number of tested draft tokens by level and rank. A token is tested if its parent is the root or was
+            accepted.
         rounds: number of rounds so far.
         current_tree: the current tree shape as a tuple: (depth, nodes) of the plan for which it was built; value of
             `rounds` at that time; acceptance probabilities by level and rank; nodes as paths of token ranks.
@@ -125,9 +126,9 @@ class DataDriven(TreeBuilder):
         return state.current_tree[2:]
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Count the round's tested and accepted drafts by level and rank.
+        """Count the round's tested and accepted draft tokens by level and rank.
 
-        Drafts are tested at the root and below accepted nodes.
+        Draft tokens are tested at the root and below accepted nodes.
         """
         state: Counts = sequence.state.tree_builder
         state.rounds += 1

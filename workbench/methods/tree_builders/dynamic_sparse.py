@@ -34,7 +34,7 @@ MAX_ITERATIONS = 20
 
 SPARSE = TreeBuilderRule(
     "dynamic-sparse",
-    "Draft tree, planned together with its probe positions",
+    "Draft tree, planned together with the extra positions that predict the next draft",
     "This tree, with probe positions (which predict the next draft) after its nodes, has the most expected tokens per "
     "second over this and the following rounds, given how often guesses of each rank were right on held-out text, and "
     "the measured cost of passes.",
@@ -207,7 +207,9 @@ def _best(
     order: abc.Sequence[Path], rank_probs: abc.Sequence[abc.Sequence[float]], state_values: Float64[np.ndarray, " S"],
     pass_costs: Float64[np.ndarray, " M"],
 ) -> Sparse:  # fmt: skip
-    """Return the best draft tree for one number of levels, with the best number of probe positions after each node.
+    """Return the best draft tree for one number of levels, with the best number of probes after each node.
+
+    A probe is an extra position of the pass that predicts a token of the next draft.
 
     Args:
         order: candidate nodes as paths of token ranks, the likeliest first; every prefix is a tree. Empty: no level can

@@ -29,7 +29,7 @@ QUESTION = "\n[Check the last words for a mistake and write them again, correcte
 """Question about a draft, which the target reads after the draft. The paper's wording is not published."""
 REFLECTIVE = Rule(
     "reflective",
-    "p after a second reading",
+    "p after the target processed the draft twice",
     "min(1, r / q′)",
     {"r": "residual", "q′": "q_left", "p′": "reflected"},
     "After the draft the target reads a request to check it, and then a second copy of the draft. p′ is its "
@@ -79,7 +79,8 @@ class Reflective(Verifier):
         at_matched_accuracy(
             "reflective", ({"reflection": 0.1}, {"reflection": 0.3}, {"reflection": 0.5}),
             "Llama 3 1B → 8B and 8B → 70B, dialogue, mathematics, code: 5 to 15 % faster, quality hardly changes",
-            "Wang et al. 2025, arXiv:2505.18629 (from reviews of the paper; faster than with statistical rules alone)",
+            "Wang et al. 2025, arXiv:2505.18629 "
+            "(numbers from reviews of the paper; faster than with statistical acceptance rules alone)",
             1.05, 1.15, temperature,
         )
         for temperature in (0.0, 1.0)

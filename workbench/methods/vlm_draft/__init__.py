@@ -43,7 +43,7 @@ METHOD = Method(
         "text-only drafter may differ.",
     ),
     order=130,
-    testing=Testing(no_perfect_reason="Drafts about images are tested in test_alarms.py instead."),
+    testing=Testing(no_perfect_reason="Drafts about images are tested separately in test_perfect_drafters.py."),
     drafter=VisionDraftModel(),
     verifier=Lossless(),
     other_verifiers=verifiers_for_builders(TREE_BUILDERS),

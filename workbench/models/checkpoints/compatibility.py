@@ -107,7 +107,7 @@ def _sizes(checkpoint: Checkpoint, target: HeadRequirements) -> Iterator[CheckRe
         yield CheckResult(
             "draft vocabulary",
             None,
-            f"the heads can propose only {len(checkpoint.draft_tokens):,} of the target's tokens",
+            f"the heads can propose only {len(checkpoint.draft_tokens):,} of their target's {vocab:,} tokens",
         )
 
 

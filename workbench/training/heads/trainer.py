@@ -237,7 +237,7 @@ def train_net(
         start_net: a drafter to continue from, instead of an untrained one.
         save: function that writes the drafter; it is called at each checkpoint, and at the end.
         is_target_token: function as in `agreement`.
-        curve: learning curve of the agreement.
+        curve: learning curve to which the agreement at each checkpoint is added; None: no curve.
         predicted_share: share of the input features of texts that are replaced by the drafter's own predictions.
         image_share: function that returns the probability that a batch has images, given the finished share of the run.
         price: weight of `Predictions.cost` in the loss.

@@ -165,7 +165,7 @@ class DeviceSequence(Sequence):
         return (tokens[1:] if slot is self.owner.slot else tokens).to(device)
 
     def limit_length(self, bound: int) -> None:
-        """Let the target's length not exceed `bound` before the next round, and set the key of this round.
+        """Set `bound` as the maximum length of the target's KV cache before the next round, and set this round's key.
 
         Called before every launch, because a replay runs no Python code: forward passes for other sequences must read
         the length on the device, too, and the KV caches must know how far they may be written.

@@ -27,7 +27,7 @@ def why_not_on_device(sequence: Sequence) -> str:
     if builder is not None and not (builder.has_fixed_shape and type(builder).observe is TreeBuilder.observe):
         return "the tree builder reads the results of every round"
     if type(sequence.drafter).probes is not Part.probes:
-        return "the drafter has probe positions"
+        return "the drafter has probe positions, which are never accepted"
     if has_tentative(sequence):
         return "some tokens are tentative"
     if sampling.needs_history:

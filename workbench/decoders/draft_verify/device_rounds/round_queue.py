@@ -214,7 +214,10 @@ class RoundQueue:
         return replace(plan, depth=min(plan.limit_nodes(plan.depth), levels_left(sequence)), tree_builder=builder)
 
     def _begin(self, sequence: Sequence) -> DeviceSequence:
-        """Return the view of a sequence for its next round, and bound the lengths that it reads from the device."""
+        """Return the view of a sequence for its next round, and set the maximum length of the text before this round.
+
+        The host does not know the exact length: the queued rounds may still emit tokens.
+        """
         if sequence not in self._views:
             if self.replays is not None:
                 self.replays.check(id(sequence.models), fingerprint(sequence))

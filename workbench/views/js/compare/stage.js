@@ -118,7 +118,7 @@ export function build(el, host) {
 
 function slider(part) {
   const comparison = part("slider", "input", { type: "range", min: 0, max: 1000, step: 1, value: 0 });
-  comparison.setAttribute("aria-label", "Time of the race");
+  comparison.setAttribute("aria-label", "Elapsed time in the race");
   return comparison;
 }
 
