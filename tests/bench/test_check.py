@@ -271,10 +271,10 @@ def test_without_time_a_sample_of_the_settings_is_tried_and_reported(models: Mod
     assert finding.figures["tried"] == len(PROMPTS)
     assert (finding.figures["settings"], finding.figures["settings_left_out"]) == (1 + others, others)
     whole = check_greedy(lookup, models, PROMPTS, max_new_tokens=10)
-    assert "sample" not in whole.detail
+    assert "time limit" not in whole.detail
     assert whole.figures["tried"] == len(PROMPTS) + others
     found = list(check_method(lookup, models, PROMPTS, max_new_tokens=10, runs=10, seconds=0))
-    assert "a sample" in found[0].detail
+    assert "the time limit allowed only" in found[0].detail
 
 
 def test_hugging_face_generates_its_reference_text_once_for_all_methods(

@@ -328,7 +328,7 @@ def test_sliding_windows_continue_past_the_trained_length() -> None:
 
 
 @pytest.mark.parametrize(("name", "why"), [("gpt2", "its context is 24 tokens"), ("opt", "its context is"),
-                                           ("llama", r"other factors \(dynamic\)")])  # fmt: skip
+                                           ("llama", r"other factors \(RoPE type dynamic\)")])  # fmt: skip
 def test_texts_beyond_the_context_are_refused_and_not_cut(name: str, why: str) -> None:
     values: dict[str, Any] = {"max_position_embeddings": 24}
     if name == "llama":
