@@ -180,7 +180,7 @@ def test_package_with_a_truncated_or_missing_file_is_named(
     with pytest.raises(ModelError, match=r"truncated or damaged.*--force-reinstall"):
         locate("tiny")
     cut.unlink()
-    with pytest.raises(ModelError, match=r"without tiny\.gguf"):
+    with pytest.raises(ModelError, match=r"its file tiny\.gguf is missing"):
         locate("tiny")
     assert converted_models.copies() == []
 

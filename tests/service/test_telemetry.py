@@ -153,9 +153,9 @@ def test_an_error_is_logged_with_type_and_location_but_without_its_message(json_
     try:
         tokenize(SECRET)
     except ValueError:
-        logging.getLogger("workbench.service").exception("a run could not be started")
+        logging.getLogger("workbench.service").exception("could not start a run")
     line = json.loads(json_logs.getvalue())
-    assert line["message"] == "a run could not be started"
+    assert line["message"] == "could not start a run"
     assert line["exc_info"].startswith("ValueError at test_telemetry.py:")
     assert "in tokenize" in line["exc_info"]
     for word in (SECRET, "somebody", "/"):
