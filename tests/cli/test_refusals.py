@@ -109,7 +109,7 @@ def invalid_commands(folder: Path) -> dict[tuple[str, ...], str]:
         ("compare", "x", "--out", "/no/such/x.json"): "--out: /no/such/x.json cannot be written",
         ("compare", "--prompts", "/no/such/file"): "cannot be read",
         ("compare", "--group", "storys"): "--group: There is no group of prompts 'storys'. Did you mean 'stories'",
-        ("sweep", "--axis", "depth=1..x"): "'1..x' is not a range of whole numbers. Write a range as in depth=1..6.",
+        ("sweep", "--axis", "depth=1..x"): "'1..x' is not a range of whole numbers. Write a range as in depth=1..6 (first..last).",
         ("sweep",): "No axis was given",
         ("sweep", "--axis", "depth"): "is not an axis",
         ("sweep", "--axis", "depth=0"): "outside its range",
@@ -292,7 +292,7 @@ def test_under_json_an_error_is_one_object(tmp_path: Path) -> None:
     ("text", "says"),
     [
         ("[defaults\n", "is not valid TOML"),
-        ("target = 'x'\n", "'target' is in no table"),
+        ("target = 'x'\n", "'target' is in no TOML table"),
         ("[defaults]\n\ntarge = 'x'\n", "line 3: There is no option 'targe'. Did you mean 'target'"),
         ("[generat]\nseed = 1\n", "line 1: There is no command 'generat'. Did you mean 'generate'"),
         ("[generate]\nseed = 1\nlimit = 4\n", "line 3: There is no option of generate 'limit'"),

@@ -150,7 +150,7 @@ def test_a_body_of_very_many_parts_is_refused_before_it_becomes_objects(monkeypa
 def test_a_run_ended_by_the_time_limit_is_answered_with_the_reason() -> None:
     answer = ask(make(Limited()), "POST", "/v1/completions", json=ORDINARY)
     assert answer.status_code == 504
-    assert "longer than 5 s" in answer.json()["error"]["message"]
+    assert "time limit of 5 s" in answer.json()["error"]["message"]
 
 
 @pytest.fixture

@@ -260,7 +260,7 @@ def test_a_run_that_cannot_fit_is_refused_with_the_length_that_does(
         bench.start(PROMPT, "autoregressive", target=str(tmp_path), max_new_tokens=500).wait(120)
     with pytest.raises(CapacityError, match="max_new_tokens=291 or less"):
         bench.start(PROMPT, "autoregressive", target=str(tmp_path), max_new_tokens=292)
-    with pytest.raises(PromptError, match="context has 300"):
+    with pytest.raises(PromptError, match="context holds 300"):
         bench.start(PROMPT * 40, "autoregressive", target=str(tmp_path))
     fits = bench.start(PROMPT, "autoregressive", target=str(tmp_path), max_new_tokens=291, paused=True)
     wait_until(lambda: fits.state == "paused")
