@@ -109,7 +109,7 @@ def invalid_commands(folder: Path) -> dict[tuple[str, ...], str]:
         ("compare", "x", "--out", "/no/such/x.json"): "--out: /no/such/x.json cannot be written",
         ("compare", "--prompts", "/no/such/file"): "cannot be read",
         ("compare", "--group", "storys"): "--group: There is no group of prompts 'storys'. Did you mean 'stories'",
-        ("sweep", "--axis", "depth=1..x"): "'1..x' is not a range of whole numbers. Write a range as in depth=1..6 (first..last).",
+        ("sweep", "--axis", "depth=1..x"): "'1..x' is not a range of whole numbers.",
         ("sweep",): "No axis was given",
         ("sweep", "--axis", "depth"): "is not an axis",
         ("sweep", "--axis", "depth=0"): "outside its range",

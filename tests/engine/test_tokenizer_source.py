@@ -68,7 +68,9 @@ def test_another_tokenizer_than_in_training_is_refused(folder: Path) -> None:
     assert have_same_vocabulary("text-target", str(folder)) is False
     with pytest.raises(TokenizerMismatchError, match="do not share a vocabulary"):
         load_models("text-target", str(folder), "cpu", "float32", strict=True)
-    with pytest.raises(TokenizerMismatchError, match="trained with a tokenizer that differs from the tokenizer of text"):
+    with pytest.raises(
+        TokenizerMismatchError, match="trained with a tokenizer that differs from the tokenizer of text"
+    ):
         load_tokenizer(str(folder))
 
 

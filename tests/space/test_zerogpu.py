@@ -244,9 +244,9 @@ def test_each_target_has_its_own_drafter_first_and_says_who_reads_pictures(monke
     targets = [name for name, _, config in known_targets() if "target" not in config]
     assert found == {name: "vision" in name for name in targets}
     assert {"text-target", "vision-target"} <= set(found)
-    assert (
-        "tokenizer of smollm2, which this server has not loaded" in made._models.problems["smollm2-drafter"]
-    ), "nor fetched"
+    assert "tokenizer of smollm2, which this server has not loaded" in made._models.problems["smollm2-drafter"], (
+        "nor fetched"
+    )
     made.close()
 
 
