@@ -657,6 +657,27 @@ MUTATIONS: tuple[Mutation, ...] = (
         why="later tokens attend to rejected ones after a tree that is read late",
     ),
     _m(
+        "queued-rounds-hide-how-far-the-cache-is-written",
+        "decoders.draft_verify.device_rounds.device_sequence:DeviceSequence.limit_length",
+        DropStatement(0, "call"),
+        "tests/decoders/test_device_rounds.py::test_a_replayed_sequence_keeps_its_text_when_another_joins",
+        why="a text that is read late changes when another request joins",
+    ),
+    _m(
+        "row-of-a-queued-sequence-moves-without-its-end",
+        "models.runner:Runner.close",
+        Force(2, "if-else", new=True),
+        "tests/decoders/test_device_rounds.py::test_a_long_queued_sequence_moves_with_all_entries_of_the_draft_model",
+        why="a sampled text depends on when other requests end",
+    ),
+    _m(
+        "recorded-round-counts-twice",
+        "decoders.draft_verify.device_rounds.round_replay:RoundReplays._record",
+        DropStatement(0, "for"),
+        "tests/decoders/test_device_rounds.py::test_replayed_rounds_equal_the_normal_loop[plain-0.8]",
+        why="a text that is read late lacks a token",
+    ),
+    _m(
         "late-rounds-beyond-the-budget",
         "decoders.draft_verify.device_rounds.round_queue:RoundQueue.accepts",
         Compare(1, ">=", "<="),

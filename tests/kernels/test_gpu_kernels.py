@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import os
+import random
 import subprocess
 import sys
 from typing import Any
 
 import model_helpers
+import numpy as np
 import pytest
 import torch
 
@@ -19,11 +21,14 @@ from engine.test_forward_replay import Rerun
 from torch import Tensor
 
 from workbench.bench.families import family
+from workbench.core.random_stream import Purpose, RandomStream
+from workbench.core.rejection import walk
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request
 from workbench.kernels import distributions, self_test
+from workbench.kernels.device_random import as_signed
 from workbench.kernels.forward_replay import ReplayCache
-from workbench.kernels.gpu import attention, decoder, products, summaries
+from workbench.kernels.gpu import attention, decoder, products, random_numbers, summaries, walks
 from workbench.kernels.gpu.decoder import GpuDecoder, why_unsupported
 from workbench.kernels.kv_cache import TreeCache, Window
 from workbench.kernels.lean import LeanDecoder
@@ -333,13 +338,38 @@ def test_a_model_whose_results_differ_keeps_its_own_forward_pass(
     assert "ZeroDivisionError" in caplog.text
 
 
+def test_random_numbers_are_numpys_bit_for_bit() -> None:
+    chooser = random.Random(1)
+    for _ in range(12):
+        stream = RandomStream(chooser.choice([0, 2**64 - 1, chooser.getrandbits(64), -3]))
+        stream.attempt, position, level = chooser.choice([0, 1, 2**20]), chooser.randrange(10**6), chooser.randrange(9)
+        numbers = [torch.tensor([as_signed(x)]) for x in (stream.seed, stream.attempt, position)]
+        n = chooser.randrange(1, 70)
+        drawn = random_numbers.uniforms(*numbers, int(Purpose.DRAFT), n, level)
+        assert np.array_equal(drawn.numpy(), stream.uniform(position, Purpose.DRAFT, n, level))
+
+
+def test_paths_are_those_of_the_walk_on_the_host() -> None:
+    chooser = random.Random(2)
+    for _ in range(40):
+        n = chooser.randrange(1, 14)
+        parents = [chooser.randrange(-1, node) if node else -1 for node in range(n)]
+        accept = [float(chooser.random() < 0.5) for _ in range(n)]
+        path = walk(parents, accept, [0] * (n + 1), None).path
+        nodes, count, last = walks.find_path(torch.tensor(parents), torch.tensor(accept) > 0.5, n + 1)
+        assert tuple(nodes[: int(count)].tolist()) == path
+        assert nodes[int(count) :].tolist() == list(range(int(count), n + 1))
+        assert int(last) == (path[-1] if path else -1)
+
+
 COMPILE = """
 import json, re, subprocess, tempfile
 from pathlib import Path
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from workbench.kernels.gpu import attention, products, summaries
+from workbench.kernels.gpu import attention, products, random_numbers, summaries, walks
+from workbench.kernels.device_random import KEY_STEPS, MULTIPLIERS, ROUNDS
 
 def resources(kernel, types, constants, **options):
     names = kernel.arg_names
@@ -379,6 +409,12 @@ found.append(resources(summaries._summarise_tile, dict(logits=w, **pointers, siz
 found.append(resources(summaries._merge_tiles, dict(
     **pointers, p_top=f, logs=f, top=i, entropy=f, scale="*fp64", n_tiles="i32"),
     dict(TILES=64, CANDIDATES=512, K=8), num_warps=4))
+found.append(resources(random_numbers._draw, dict(
+    seed=i, attempt=i, position=i, out="*fp64", level="i32", purpose="i32", n="i32"),
+    dict(STREAM=random_numbers.STREAM, STEP=2.0**-53, BLOCKS=16, M0=MULTIPLIERS[0], M1=MULTIPLIERS[1], K0=KEY_STEPS[0],
+         K1=KEY_STEPS[1], ROUNDS=ROUNDS), num_warps=1))
+found.append(resources(walks._walk, dict(parents=i, is_accepted="*i1", nodes=i, ends=i, n="i32", depth="i32"),
+                       dict(DEPTH=16), num_warps=1))
 print(json.dumps(found))
 """
 
@@ -392,5 +428,5 @@ def test_kernels_compile_for_an_h100_without_spilled_registers_and_with_wide_asy
     )
     for name, stack, wide, shared in json.loads(done.stdout):
         assert stack == 0, name
-        assert wide >= 6 or name in ("_summarise_tile", "_merge_tiles"), name
+        assert wide >= 6 or name in ("_summarise_tile", "_merge_tiles", "_draw", "_walk"), name
         assert shared <= 227 * 1024, name

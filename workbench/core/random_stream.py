@@ -13,7 +13,7 @@ import numpy as np
 STREAM = 221117192
 """Second word of the Philox key; the seed is the first. The value is specific to this program, so that another program
 with the same seed gets different random numbers."""
-_BLOCK = 4
+BLOCK = 4
 """Number of random numbers that NumPy's Philox generator buffers per call. With `buffer_pos` set to this value, the
 buffer counts as used up, and the next request computes new numbers."""
 
@@ -65,7 +65,7 @@ class RandomStream:
         """
         state = self._state
         state["state"]["counter"][:] = self.attempt << 32, level, purpose, position
-        state["buffer_pos"] = _BLOCK
+        state["buffer_pos"] = BLOCK
         self._philox.state = state
         return self._generator.random(n)
 

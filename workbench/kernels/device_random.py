@@ -12,11 +12,9 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from workbench.core.random_stream import STREAM, Purpose
+from workbench.core.random_stream import BLOCK, STREAM, Purpose
 from workbench.core.transfer import on_host
 
-BLOCK = 4
-"""Number of 64-bit words that one call of Philox 4×64 returns."""
 ROUNDS = 10
 """Number of rounds (mixing steps) of the random number generator Philox 4×64, as in NumPy."""
 MULTIPLIERS = (0xD2E7470EE14C6C93, 0xCA5A826395121157)

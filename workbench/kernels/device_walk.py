@@ -46,12 +46,12 @@ def find_path(
         from workbench.kernels.gpu.walks import find_path as find_path_on_gpu  # Triton is not installed everywhere
 
         return DevicePath(*find_path_on_gpu(parents, is_accepted, depth))
-    nodes = torch.arange(depth, device=parents.device)
+    nodes = place = torch.arange(depth, device=parents.device)
     count = torch.zeros(1, dtype=torch.int64, device=parents.device)
     last = count - 1
     for node in range(n):
         follows = is_accepted[node : node + 1] & (parents[node : node + 1] == last)
         last = torch.where(follows, node, last)
-        nodes = torch.where(follows & (torch.arange(depth, device=nodes.device) == count), node, nodes)
+        nodes = torch.where(follows & (place == count), node, nodes)
         count = count + follows
     return DevicePath(nodes, count, last)

@@ -54,7 +54,7 @@ class RunOptions:
     curves: Path | None = None
 
     def loop(self, name: str, decay: float = 0.4) -> LoopOptions:
-        """Return the options of the training loop for this run, whose clock starts now.
+        """Return the options of the training loop for this run, and start the run's clock.
 
         Args:
             name: name of the run in its progress lines.

@@ -202,9 +202,9 @@ class Acceptance:
     @staticmethod
     def to_host(results: abc.Sequence[AcceptanceTensors]) -> list[Acceptance]:
         """Copy the tensors of the results of several sequences to lists on the host, with a single synchronisation."""
-        counts = [len(r.tensors()) for r in results]
-        lists = iter(to_host_lazily([tensor for r in results for tensor in r.tensors()]))
-        return [r.with_lists(itertools.islice(lists, n)) for r, n in zip(results, counts, strict=True)]
+        groups = [r.tensors() for r in results]
+        lists = iter(to_host_lazily(list(itertools.chain(*groups))))
+        return [r.with_lists(itertools.islice(lists, len(g))) for r, g in zip(results, groups, strict=True)]
 
 
 L = TypeVar("L", WalkLists, FigureLists, ExplanationLists)
@@ -224,7 +224,6 @@ def accept(
     is_trace_detailed: bool,
     probes: Probes | None = None,
     probe_output: ProbeOutput | None = None,
-    walk_device: torch.device | None = None,
 ) -> AcceptanceTensors:
     """Apply the sequence's acceptance rule to the target's logits over the draft tree. Does not synchronise.
 
@@ -241,7 +240,6 @@ def accept(
             exact rule.
         probes: probe positions (never accepted) of drafter and verifier.
         probe_output: results at the verifier's own probe positions.
-        walk_device: device on which the accepted path is found; None: the host, which may evaluate lazily.
 
     Raises:
         WorkbenchError: siblings were drawn in a way that drafter and tree builder do not declare.
@@ -263,8 +261,10 @@ def accept(
         histories = _histories(sequence, tree, logits.device)
         logits = apply_logits_processors(logits, sampling, histories)
     greedy, target = sampling.greedy, summarise_logits(logits, sampling)
+    is_late = sequence.is_on_device  # then the device finds the accepted path, and nothing may be evaluated lazily
     needs_uniform = verifier.needs_uniform(sampling) and n > 0
-    uniform = sequence.uniforms(Purpose.ACCEPT, n, walk_device or torch.device("cpu")) if needs_uniform else None
+    walk_device = logits.device if is_late else torch.device("cpu")
+    uniform = sequence.uniforms(Purpose.ACCEPT, n, walk_device) if needs_uniform else None
     u_bonus = None if greedy else sequence.uniforms(Purpose.BONUS, n + 1, logits.device)
     v = Verification(
         tree,
@@ -274,13 +274,13 @@ def accept(
         u_bonus,
         hidden,
         layer_states,
-        () if walk_device else sequence.committed,
+        () if is_late else sequence.committed,
         sequence.state.verifier,
         probe_output,
         raw,
         histories,
         target.entropy,
-        lazy=on_host(logits.device) and walk_device is None,
+        lazy=on_host(logits.device) and not is_late,
         best=target.best,
     )
     decision = verifier.rule(v)
@@ -327,9 +327,7 @@ def accept(
         columns=_stacked(columns, empty),
         probes=empty if probes is None else torch.stack([probes.tokens, probes.parents, probes.depths]),
     )
-    return AcceptanceTensors(
-        walk_tensors, figures, explanation, uniform, rules, decision.is_upper_bound, walk_device is not None
-    )
+    return AcceptanceTensors(walk_tensors, figures, explanation, uniform, rules, decision.is_upper_bound, is_late)
 
 
 def _draft_probs(tree: DraftTree, rules: RuleExplanation | None, empty: Tensor) -> Tensor:

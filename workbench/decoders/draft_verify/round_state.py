@@ -166,17 +166,8 @@ class RoundState:
         assert self.tree is not None
         assert self.logits is not None
         probes, output = self.target_input.probes, self.probe_outputs.get("verifier")
-        walk_device = self.logits.device if self.sequence.is_on_device else None
         self.acceptance_tensors = accept(
-            self.sequence,
-            self.tree,
-            self.logits,
-            self.hidden,
-            self.layer_states,
-            is_trace_detailed,
-            probes,
-            output,
-            walk_device,
+            self.sequence, self.tree, self.logits, self.hidden, self.layer_states, is_trace_detailed, probes, output
         )
 
     def walk(self) -> None:

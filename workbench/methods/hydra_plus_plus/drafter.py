@@ -159,7 +159,10 @@ class PrefixState(HydraState):
     features: list[Tensor] = field(default_factory=list[Tensor])
 
     def catch_up(self, sequence: Sequence) -> Tensor | None:
-        """Run the prefix layers on all unread features in one call, and return the heads' newest input, a vector."""
+        """Run the prefix layers on all features that they have not processed yet, in one call.
+
+        Return the heads' input for the newest position, [D]; None before the first one.
+        """
         parts, self.features = self.features, []
         if any(map(len, parts)):
             features, begin = torch.cat(parts), self.kv_caches[0].n_used

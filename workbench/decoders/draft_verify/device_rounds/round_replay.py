@@ -17,6 +17,8 @@ log = logging.getLogger(__name__)
 
 MOST_RECORDS = 24
 """Maximum number of recorded rounds. The one that was used least recently is dropped first."""
+MOST_REFUSED = 4
+"""Number of keys whose rounds could not be recorded after which nothing more is recorded."""
 
 
 @runtime_checkable
@@ -47,15 +49,11 @@ class RecordedRound:
     replay: Callable[[], None]
 
 
-MOST_REFUSED = 4
-"""Number of kinds of rounds that cannot be recorded after which nothing more is recorded."""
-
-
 class RoundReplays:
     """Recorded rounds, by everything that their work depends on besides numbers on the device.
 
     A round is run as usual at the first use of a key, recorded at the second, and replayed from then on. If recording
-    fails, because the work waits for the device, nothing is recorded from then on.
+    fails, for example because the work waits for the device, rounds of this key are always run as usual.
 
     Args:
         recorder: recorder for the device.
