@@ -140,7 +140,7 @@ def invalid_commands(folder: Path) -> dict[tuple[str, ...], str]:
             "--device",
             "cpu",
         ): "--device: The suite gpu-kernels without --toy needs a GPU",
-        ("bench", "--suite", "gpu-kernels", "--toy", "--method", "draft-tree"): "the suite creates its own targets",
+        ("bench", "--suite", "gpu-kernels", "--toy", "--method", "draft-tree"): "this suite creates its own targets",
         (
             "bench",
             "--suite",
@@ -157,7 +157,7 @@ def invalid_commands(folder: Path) -> dict[tuple[str, ...], str]:
             "gpu",
             "--dtype",
             "float16",
-        ): "does not accept this option: the suite creates its own targets",
+        ): "does not accept this option: this suite creates its own targets",
         (
             "bench",
             "--suite",

@@ -282,7 +282,7 @@ def test_sequence_whose_cache_cannot_be_restored_ends(
     while row.status not in ENDED:
         engine.step()
     assert row.status == "error"
-    assert "out of memory" in str(row.trace and row.trace.footer.error)
+    assert "Out of memory" in str(row.trace and row.trace.footer.error)
     assert row.trace is not None
     assert len(row.trace.rounds) == 2, "no round runs without its preceding context"
     assert are_slots_released(vision_models)
@@ -342,7 +342,7 @@ def test_failing_prefill_releases_its_slot(
     while row.status not in ENDED:
         engine.step()
     assert row.trace is not None
-    assert "out of memory" in row.trace.footer.error
+    assert "Out of memory" in row.trace.footer.error
     assert are_slots_released(models)
 
 
@@ -412,7 +412,7 @@ def test_drafter_stops_at_its_last_position(
     stopped = drafting.index(False)
     assert stopped > 0
     assert not any(drafting[stopped:])
-    warnings = [w for w in trace.footer.warnings if f"has {SHORT} positions" in w]
+    warnings = [w for w in trace.footer.warnings if f"has a context of {SHORT} tokens" in w]
     assert len(warnings) == 1
     assert [r.index for r in trace.rounds if warnings[0] in r.notes] == [stopped]
     assert are_slots_released(short)
@@ -424,7 +424,7 @@ def test_prompt_longer_than_the_drafters_context_is_decoded_plainly(method: str,
     trace = Engine(short).generate(make_request(registry.get(method), short, 20))
     assert trace.token_ids == model_helpers.hf_greedy(text.target.model, PROMPT, 20)
     assert not any(len(r.nodes) for r in trace.rounds)
-    assert any("has 8 positions" in w for w in trace.footer.warnings)
+    assert any("has a context of 8 tokens" in w for w in trace.footer.warnings)
     engine = Engine(short)
     row = engine.submit(make_request(registry.get(method), short, 20))
     engine.step()

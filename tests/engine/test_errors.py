@@ -354,7 +354,7 @@ def test_running_out_of_memory_ends_only_one_sequence(engine: Engine, device: st
     trace, _ = serve(
         engine, Request(PROMPT, registry.get("draft-model"), SamplingParams(processors=(Hungry(),))), device
     )
-    assert "out of memory" in trace.footer.error
+    assert "Out of memory" in trace.footer.error
     assert "shorter prompt" in trace.footer.error
 
 

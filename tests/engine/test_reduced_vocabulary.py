@@ -170,7 +170,7 @@ class TestOnDisk:
         drafted_tokens = [token for r in drafted.rounds for token in r.nodes.tokens]
         assert drafted_tokens
         assert max(drafted_tokens) < 600
-        with pytest.raises(ModelError, match=r"600 of its 4,096 tokens.*as the draft model"):
+        with pytest.raises(ModelError, match=r"600 of the 4,096 tokens in its vocabulary.*as the draft model"):
             load_models(name, None, "cpu", "float64")
 
     @pytest.mark.parametrize("kept", [[], [3, 1], [1, 1], [-1, 2], [1, 4096], ["a"], "all", [0.5], 7], ids=str)

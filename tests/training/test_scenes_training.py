@@ -349,7 +349,7 @@ def test_a_run_from_a_finished_model_keeps_its_training_history_in_the_card(fold
     write_results(folder / "results.json", models, CARDS, results, "a machine")
     assert json.loads((folder / "results.json").read_text()) == results
     card = (models / "vision-target" / "README.md").read_text()
-    assert card.count("**: 3 steps") == 2
+    assert card.count("**: 3 training steps") == 2
     assert "`favoured=count,list`" in card
     assert "worst: `count`, `list`, `size`." in card
 

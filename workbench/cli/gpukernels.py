@@ -39,7 +39,7 @@ def measure(
     """
     for option in refused:
         raise typer.BadParameter(
-            f"the suite {SUITE} does not accept this option: the suite creates its own targets", param_hint=option
+            f"the suite {SUITE} does not accept this option: this suite creates its own targets", param_hint=option
         )
     checks.check_suffixes(SUITE, out, KINDS)
     json_file, *more = [path for path in out if path.suffix == ".json"] or [None]

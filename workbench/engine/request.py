@@ -329,10 +329,17 @@ class Sequence(SequenceControls):
         """Return the number of tokens that the sequence may still generate."""
         return self.max_new_tokens - self.n_new
 
-    def uniforms(self, purpose: Purpose, n: int, device: torch.device, level: int = 0) -> Float64[Tensor, " n"]:
-        """Return random numbers in [0, 1) for the next round, on a device; see `RandomStream.uniform`."""
+    def uniforms(self, purpose: Purpose, n: int, device: torch.device | None, level: int = 0) -> Float64[Tensor, " n"]:
+        """Return random numbers in [0, 1) for the next round; see `RandomStream.uniform`.
+
+        Args:
+            purpose: purpose of the numbers.
+            n: number of random numbers.
+            device: device of the result; None: the memory of the host.
+            level: level of the draft tree for which they are drawn.
+        """
         numbers = from_numpy(self.random_stream.uniform(len(self.committed), purpose, n, level))
-        return numbers.to(device, non_blocking=True)
+        return numbers if device is None else numbers.to(device, non_blocking=True)
 
     def uncached_tokens(self, slot: Slot, device: torch.device) -> Int64[Tensor, " n"]:
         """Return the committed tokens that a KV cache lacks, at least one, on a device.

@@ -263,8 +263,7 @@ def accept(
     greedy, target = sampling.greedy, summarise_logits(logits, sampling)
     is_late = sequence.is_on_device  # then the device finds the accepted path, and nothing may be evaluated lazily
     needs_uniform = verifier.needs_uniform(sampling) and n > 0
-    walk_device = logits.device if is_late else torch.device("cpu")
-    uniform = sequence.uniforms(Purpose.ACCEPT, n, walk_device) if needs_uniform else None
+    uniform = sequence.uniforms(Purpose.ACCEPT, n, logits.device if is_late else None) if needs_uniform else None
     u_bonus = None if greedy else sequence.uniforms(Purpose.BONUS, n + 1, logits.device)
     v = Verification(
         tree,

@@ -153,11 +153,12 @@ class DeviceSequence(Sequence):
             "A component of the method read the text in a round on the device, before the host had the round's tokens."
         )
 
-    def uniforms(self, purpose: Purpose, n: int, device: torch.device, level: int = 0) -> Float64[Tensor, " n"]:
-        """Return the numbers of `Sequence.uniforms`, drawn on the target's device."""
+    def uniforms(self, purpose: Purpose, n: int, device: torch.device | None, level: int = 0) -> Float64[Tensor, " n"]:
+        """Return the numbers of `Sequence.uniforms`, drawn on the target's device; they stay there without `device`."""
         state = self.on_device
         position = state.length + 1  # number of committed tokens
-        return device_uniforms(state.seed, state.attempt, position, purpose, n, level).to(device)
+        numbers = device_uniforms(state.seed, state.attempt, position, purpose, n, level)
+        return numbers if device is None else numbers.to(device)
 
     def uncached_tokens(self, slot: Slot, device: torch.device) -> Int64[Tensor, " n"]:
         """Return the last token for the target's slot, and the last two for a draft model's slot."""
