@@ -32,7 +32,7 @@ def test_a_wrong_distribution_is_rejected() -> None:
     wrong = {"a": 0.45, "b": 0.35, "c": 0.19, "d": 0.01}
     fit = chi_square(sample(wrong, 5000), DISTRIBUTION)
     assert not fit.fits()
-    assert "seen" in str(fit)
+    assert "observed" in str(fit)
 
 
 def test_an_impossible_outcome_always_fails() -> None:

@@ -244,7 +244,8 @@ def test_medians_with_quartiles_and_their_number() -> None:
 def test_sequences_get_tokens_for_the_steps_before_the_last_of_them_starts() -> None:
     run = BlockRun(CPU)
     gpu_pass_blocks.measure_batches(TOY, torch.float32, (1, 6), (300,), 24, run)
-    alone, batch = run.report["rounds"]
-    assert (alone["batch"], batch["batch"]) == (1, 6)
+    batches = [(row["batch"], row["loop"]) for row in run.report["rounds"]]
+    assert batches == [(1, "host"), (1, "device"), (6, "host"), (6, "device")]
+    batch = run.report["rounds"][2]
     assert batch["n"] >= 8
     assert batch["tau"] == 1.0

@@ -57,7 +57,7 @@ def test_table_and_chart_name_the_slow_drafters_and_their_growth() -> None:
     report = {"rows": rows, "rounds": 9, "vocabulary": 512, "machine": machine_facts()}
     assert growth(report, "suffix") == pytest.approx(10)
     text = page(report)
-    assert "More than 1.5 ms at 2,000 tokens: `suffix` (1.60 ms)." in text
+    assert "More than 1.5 ms at 2,000 tokens of context: `suffix` (1.60 ms)." in text
     assert text.count("0.100") >= 3
     picture = ElementTree.fromstring(plot(report))
     lines = [e for e in picture if e.tag.endswith("polyline")]

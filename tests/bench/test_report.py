@@ -227,7 +227,7 @@ def test_a_report_is_written_in_all_forms_and_read_back(tmp_path: Path) -> None:
     assert "| `draft-model` | 2.00 | 0.50 |" in markdown
     assert "**second**" in markdown
     assert "Measured on c, 2 cores" in markdown
-    assert "Left out 3 of second, too long." in markdown
+    assert "Prompts left out of the group second: 3 (too long)." in markdown
     for path, data in ((tmp_path / "r.json", report.to_json().encode()), (tmp_path / "r.parquet", to_parquet(report))):
         path.write_bytes(data)
         assert read_report(path) == report

@@ -158,7 +158,7 @@ def test_rates_are_measured_once_and_refused_without_the_device(monkeypatch: pyt
         raise RuntimeError("no such device")
 
     monkeypatch.setattr(roofline, "copy_bandwidth", refuse)
-    with pytest.raises(WorkbenchError, match="rates of meta are not measured"):
+    with pytest.raises(WorkbenchError, match="rates of the device meta cannot be measured"):
         roofline.machine_rates("meta", "float32")
     with pytest.raises(WorkbenchError, match="cuda cannot be measured here"):
         roofline.machine_rates("cuda", "float32")

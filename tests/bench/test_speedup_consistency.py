@@ -171,7 +171,9 @@ def test_figures_with_one_value_per_prompt_have_the_same_interval() -> None:
     assert (one.value, one.low, one.high, one.n) == (0.5, 0.5, 0.5, 1)
     with pytest.raises(WorkbenchError, match="measurement has no observations"):
         Figure.of(statistics.mean([]), "here")
-    with pytest.raises(WorkbenchError, match=r"too little .* \(1 of 6 right\)"):  # samples without it divide by zero
+    with pytest.raises(
+        WorkbenchError, match=r"too few observations .* \(1 of 6 right\)"
+    ):  # samples without it divide by zero
         Figure.of(statistics.ratio_of_sums([1.0, 0, 0, 0, 0, 0], [1.0, 0, 0, 0, 0, 0]), "1 of 6 right")
 
 

@@ -100,7 +100,7 @@ def test_only_rows_with_the_same_settings_are_reused(models: Models, ran: list[t
 
 
 def test_a_kind_whose_prompts_exceed_the_context_is_refused(models: Models) -> None:
-    with pytest.raises(PromptError, match="No prompt of chat leaves room"):
+    with pytest.raises(PromptError, match="No prompt of the workload chat leaves room"):
         workload_board.measure(models, [], SUITE, models.target.context)
 
 

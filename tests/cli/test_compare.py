@@ -130,7 +130,7 @@ def test_a_sweep_is_a_grid_and_resumes_from_its_folder(tmp_path: Path, capsys: p
         (["compare"], "No prompt was given"),
         (["compare", "x", "--lane", "draft-model:dept=1"], "Did you mean 'depth'"),
         (["compare", "x", "--out", "x.txt"], "must end in"),
-        (["compare", "--question", "what?"], "no image"),
+        (["compare", "--question", "what?"], "a question needs an image"),
         (["sweep"], "No axis was given"),
         (["sweep", "--axis", "depth=0"], "outside its range"),
         (["sweep", "--axis", "depth"], "is not an axis"),

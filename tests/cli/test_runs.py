@@ -61,7 +61,7 @@ def test_the_folder_of_saved_runs_can_be_set(
         (["runs", "export", "out.parquet"], "No saved run was selected"),
         (["runs", "import", "/no/such/file"], "There is no"),
         (["bench", "--suite", "gsm8k"], "--data"),
-        (["bench", "--suite", "gsm8k", "--data", "/no/such/folder"], "There is no gsm8k_test.jsonl"),
+        (["bench", "--suite", "gsm8k", "--data", "/no/such/folder"], "contains no file gsm8k_test.jsonl"),
         (["bench", "--suite", "gms8k"], "Did you mean 'gsm8k'"),
         (["bench", "--out", "report.docx"], "must end in"),
         (["bench", "--compare", "/no/old.json", "/no/new.json"], "cannot be read"),

@@ -93,7 +93,7 @@ def test_a_request_has_the_described_parameters_that_can_be_sent() -> None:
         """Do nothing."""
 
     undescribed.__annotations__ = {"name": Name}
-    with pytest.raises(TypeError, match="does not describe name"):
+    with pytest.raises(TypeError, match="does not describe the parameters name"):
         make_request(undescribed)
 
 

@@ -45,7 +45,7 @@ def test_a_space_gets_only_an_explicit_key(url: str) -> None:
 
 
 def test_sending_a_key_unencrypted_to_another_machine_gives_a_warning() -> None:
-    with pytest.warns(UserWarning, match=r"goes to lab\.example\.org unencrypted"):
+    with pytest.warns(UserWarning, match=r"is sent to lab\.example\.org unencrypted"):
         assert key_for("http://lab.example.org:7860", "given", env={}) == "given"
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -247,8 +247,9 @@ def test_rounds_around_another_sequences_row_are_not_recorded(models: Models) ->
     recorder = with_replays(engine)
     sequences = [engine.submit(r) for r in (request, other, request)]
     while any(s.status not in ENDED for s in sequences):
+        n_before, all_decode = recorder.n_replays, all(s.trace.rounds and s.status not in ENDED for s in sequences)
         engine.step()
-        assert recorder.n_replays == 0 or sequences[1].status in ENDED
+        assert not all_decode or recorder.n_replays == n_before or any(s.status in ENDED for s in sequences)
     assert [s.trace.token_ids for s in sequences] == [normal[i].token_ids for i in (0, 1, 0)]
     assert queue_of(engine).n_launched > 0
 
@@ -300,9 +301,12 @@ def test_launches_wait_for_nothing(
 
 @pytest.mark.parametrize("seed", range(4))
 def test_shuffled_delays_change_nothing(models: Models, seed: int) -> None:
-    """Copies arrive 0 to 3 rounds late, in any mixture of methods, with a change of method in mid-run."""
+    """Copies arrive 0 to 3 rounds late, in any mixture of methods; greedy texts also with a change of method.
+
+    A change starts after the rounds that are queued already, so a sampled text may differ from there on.
+    """
     rng = random.Random(seed)
-    sampling = SamplingParams(temperature=rng.choice([0.0, 0.9]))
+    sampling = SamplingParams(temperature=(0.0, 0.9)[seed % 2])
     requests = [make_request(rng.choice(list(METHODS)), sampling=sampling, seed=i) for i in range(3)]
     other, at = METHODS["chain"], rng.randrange(2, 12)
 
@@ -310,7 +314,7 @@ def test_shuffled_delays_change_nothing(models: Models, seed: int) -> None:
         sequences = [engine.submit(request) for request in requests]
         has_changed = False
         while any(s.status not in ENDED for s in sequences):
-            if not has_changed and len(sequences[0].trace.rounds) >= at:
+            if sampling.greedy and not has_changed and len(sequences[0].trace.rounds) >= at:
                 sequences[0].change(other.method, dict(other.values))
                 has_changed = True
             if engine._decoders:

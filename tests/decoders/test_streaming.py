@@ -158,7 +158,10 @@ def test_a_bounded_method_ends_at_the_context(models: Models) -> None:
     while sequence.status not in ENDED:
         engine.step()
     assert sequence.trace is not None
-    assert f"max_new_tokens was cut from {context + 20} to {room}: Draft model" in sequence.trace.footer.warnings[0]
+    assert (
+        f"max_new_tokens was cut from {context + 20} to {room}: the text of Draft model"
+        in sequence.trace.footer.warnings[0]
+    )
     assert (len(sequence.trace.token_ids), sequence.trace.footer.reason) == (room, "length")
 
 

@@ -108,7 +108,7 @@ EAGLE, EAGLE3 = (SMALL, layouts.eagle(SMALL)), (SMALL3, layouts.eagle3(SMALL3))
 BAD: dict[str, tuple[tuple[dict[str, Any], layouts.Shapes], Spoil, str]] = {
     "cut": (EAGLE, cut, r"model.safetensors is truncated or damaged"),
     "pickle": (EAGLE, pickled, r"pytorch_model.bin is a pickle.*weights_only=True"),
-    "empty": (EAGLE, lambda f, c, s: f.mkdir() or f, "has no \\*.safetensors"),
+    "empty": (EAGLE, lambda f, c, s: f.mkdir() or f, r"contains no \*\.safetensors"),
     "config": (EAGLE, lambda f, c, s: _damaged(write(f, c, s)), "config.json is damaged"),
     "missing": (EAGLE, without("layers.0.mlp.up_proj.weight"), "lacks the tensors layers.0.mlp.up_proj.weight"),
     "unknown-tensor": (
@@ -153,7 +153,7 @@ BAD: dict[str, tuple[tuple[dict[str, Any], layouts.Shapes], Spoil, str]] = {
     "hydra": (
         (layouts.HYDRA, layouts.hydra(8, 16)),
         with_config(hydra_head_arch="cross-attn"),
-        "of the kind 'cross-attn'",
+        "of the unsupported kind 'cross-attn'",
     ),
 }
 

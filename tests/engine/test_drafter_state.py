@@ -233,7 +233,7 @@ def test_methods_without_state_report_an_error(models: Models) -> None:
     engine, row = run_six_rounds(models, "draft-model")
     assert state_actions.inspect_state(row, engine.token_text)["kind"] == ""
     for act in (state_actions.save, state_actions.reset, lambda r: state_actions.load(r, data_of(models, "suffix"))):
-        with pytest.raises(MethodUnavailableError, match="has no state"):
+        with pytest.raises(MethodUnavailableError, match="has no drafter state"):
             act(row)
     _, reader = run_six_rounds(models, "rest")
     for act in (state_actions.save, state_actions.reset, lambda r: state_actions.load(r, data_of(models, "suffix"))):

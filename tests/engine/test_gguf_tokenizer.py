@@ -157,7 +157,7 @@ def test_every_pre_tokeniser_keeps_all_text(name: str) -> None:
         ({"pre": None}, "lacks the tokenizer's pre-tokenisation"),
         ({"model": "bert"}, "of the kind 'bert'"),
         ({"merges": None}, "has no merges"),
-        ({"pre": "llama-bpe", "bos_token_id": None}, "adds a token BOS"),
+        ({"pre": "llama-bpe", "bos_token_id": None}, "adds the token BOS"),
         ({"tokens": [*TOKENS[:-1], "a"]}, "list of tokens is damaged"),
         ({"token_type": KINDS[:-1]}, "list of tokens is damaged"),
         ({"merges": ["Q Q"]}, "cannot be read"),

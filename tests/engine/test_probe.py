@@ -116,7 +116,7 @@ def test_alibi_target_decodes_with_chains_and_refuses_methods_with_trees(tmp_pat
         assert engine.generate(Request(prompt, registry.get(name), max_new_tokens=12)).token_ids == wanted, name
     for name in ("draft-tree", "draft-tree-sampled", "token-recycling", "lookahead-trie"):
         with pytest.raises(
-            MethodUnavailableError, match=r"supports draft chains but not draft trees: .* second branch"
+            MethodUnavailableError, match=r"can verify draft chains but not draft trees: .* second branch"
         ):
             engine.submit(Request(prompt, registry.get(name)))
     assert choose(lambda name: models.unsupported_reason(registry.get(name).needs)) == ("draft-model", "")
@@ -125,7 +125,7 @@ def test_alibi_target_decodes_with_chains_and_refuses_methods_with_trees(tmp_pat
 def test_unexpected_tree_ends_its_run_with_the_reason() -> None:
     """It may come from a policy that branches, or from a custom method that does not declare its trees."""
     models = model_helpers.make_models("llama")
-    models.target.why_no_trees = "Mine supports draft chains but not draft trees: so it is."
+    models.target.why_no_trees = "Mine can verify draft chains but not draft trees: so it is."
     row = Engine(models).submit(Request(model_helpers.random_prompt(5), registry.get("draft-model")))
     slot = models.target.open()
     models.target.prefill(slot, model_helpers.random_prompt(4))

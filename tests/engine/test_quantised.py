@@ -130,7 +130,7 @@ def test_int8_without_compiled_passes_is_refused_by_name(monkeypatch: pytest.Mon
     with pytest.raises(ModelError, match=r"text-target cannot be run in int8.*Use bfloat16"):
         load_models("text-target", None, "cpu", "int8")
     for device in ("cuda", "cuda:1", "mps"):
-        with pytest.raises(ModelError, match=f"not for {device}"):
+        with pytest.raises(ModelError, match=f"not on {device}"):
             devices.check_dtype("int8", device)
     monkeypatch.setenv("WORKBENCH_COMPILED", "0")
     with pytest.raises(ModelError, match="WORKBENCH_COMPILED=0 disables compiled kernels"):

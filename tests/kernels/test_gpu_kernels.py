@@ -317,7 +317,7 @@ def test_generated_text_is_the_models_own_and_passes_are_replayed(
 def test_models_that_the_kernels_cannot_run_are_named() -> None:
     assert why_unsupported(model_of("llama", torch.bfloat16)) == ""
     assert "bfloat16" in why_unsupported(model_of("llama", torch.float16))
-    assert "24 values" in why_unsupported(model_of("llama", torch.float32, head_dim=24))
+    assert "heads have size 24" in why_unsupported(model_of("llama", torch.float32, head_dim=24))
     adapted = model_of("llama", torch.float32)
     adapted.model.layers[1].mlp.up_proj.__class__ = type("AdaptedLinear", (torch.nn.Linear,), {})
     assert "linear layer was replaced" in why_unsupported(adapted)

@@ -52,7 +52,7 @@ def copied(kept: DraftKVCache) -> DraftKVCache:
 
 def close(mine: Tensor, theirs: Tensor) -> None:
     """Compare with a tolerance of a few rounding errors of bfloat16."""
-    torch.testing.assert_close(mine.float(), theirs.float(), atol=0.06, rtol=0.04)
+    torch.testing.assert_close(mine.float(), theirs.float(), atol=0.1, rtol=0.04)
 
 
 @pytest.mark.parametrize("kind", [FeatureNet, MTPNet, Eagle3Net])

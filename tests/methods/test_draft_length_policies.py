@@ -412,7 +412,7 @@ def test_oracle_warns_that_it_needs_greedy_decoding(models: Models) -> None:
     assert method.promise is Promise.SIMULATION
     assert registry.get("draft-model").with_params().promise is Promise.EXACT
     trace = Engine(models).generate(Request([3, 1, 4], method, SamplingParams(1.0), 12, seed=1, stop_at_eos=False))
-    assert any("greedy text alone" in warning for warning in trace.footer.warnings)
+    assert any("for greedy text only" in warning for warning in trace.footer.warnings)
     assert not trace.footer.error
 
 

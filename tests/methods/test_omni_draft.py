@@ -198,7 +198,7 @@ def test_drafter_with_few_positions_stops_drafting_with_a_note(shuffled_models: 
     drafted = [len(r.nodes.tokens) for r in trace.rounds]
     assert sum(drafted[: len(drafted) // 2]) > 0
     assert drafted[-1] == 0
-    assert any("bytes has 60 positions" in str(r.notes) for r in trace.rounds)
+    assert any("bytes has a context of 60 tokens" in str(r.notes) for r in trace.rounds)
 
 
 @needs_bundle

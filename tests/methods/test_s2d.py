@@ -469,7 +469,7 @@ def test_all_sizes_are_trained_on_the_targets_distributions(kept: list[int]) -> 
 def test_feature_loss_is_refused() -> None:
     lesson: Any = TrainingStub(list(range(V)))
     lesson.options.loss = "smooth_l1:1+ce_soft:1"
-    with pytest.raises(ParameterError, match="smooth_l1 compares features"):
+    with pytest.raises(ParameterError, match="smooth_l1 compares hidden states"):
         inspect.unwrap(train)(lesson)
 
 

@@ -257,7 +257,7 @@ def test_draft_model_without_image_input_drafts_from_the_text() -> None:
 @pytest.mark.parametrize("prompt", [f"a{IMAGE}b{IMAGE}c", f"{IMAGE}{IMAGE}{IMAGE}x"])
 def test_more_placeholders_than_images_are_refused(prompt: str, models: Models) -> None:
     for given in (prompt, models.tokenizer.encode(prompt)):
-        with pytest.raises(PromptError, match=r"has . image placeholders .* but 1 image came"):
+        with pytest.raises(PromptError, match=r"has . image placeholders .* but 1 image was given"):
             process_prompt(models, given, [noise_image(1)])
 
 

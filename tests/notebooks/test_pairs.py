@@ -54,7 +54,7 @@ def test_tidying_twice_changes_nothing(folder: Path) -> None:
 
 def test_outputs_are_detected_and_stripped(folder: Path) -> None:
     edit(folder, execution_count=3, outputs=[new_output("stream", name="stdout", text="1")])
-    assert notebook_pairs.problems(NAME, folder) == [f"{NAME}.ipynb contains outputs"]
+    assert notebook_pairs.problems(NAME, folder) == [f"the notebook {NAME}.ipynb contains outputs"]
     assert [path.name for path in notebook_pairs.synchronise(NAME, folder)] == [f"{NAME}.ipynb"]
     assert notebook_pairs.problems(NAME, folder) == []
 

@@ -49,7 +49,7 @@ def test_trusted_proxies_come_from_option_environment_or_space() -> None:
     assert from_environment({}) == ()
     assert from_environment({VARIABLE: " 10.1.0.1, 10.2.0.0/16,"}) == ("10.1.0.1", "10.2.0.0/16")
     assert from_environment({"SPACE_ID": "me/it"}) == PRIVATE
-    with pytest.raises(ParameterError, match=r"'nginx' is not an address") as refused:
+    with pytest.raises(ParameterError, match=r"'nginx' is not an IP address") as refused:
         networks(["nginx"])
     assert refused.value.option == "trusted-proxy"
 

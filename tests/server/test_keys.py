@@ -170,7 +170,7 @@ def test_wrong_keys_are_delayed_and_the_right_one_never_is() -> None:
     assert tries(front, "wrong", MAX_WRONG_KEYS + 2) == [401] * MAX_WRONG_KEYS + [429] * 2
     late = ask(front, path="/v1/models", peer="203.0.113.7", headers={"x-api-key": "wrong"})
     assert (late.status_code, late.headers["retry-after"]) == (429, "6")
-    assert "wrong keys" in late.json()["error"]["message"]
+    assert "wrong API keys" in late.json()["error"]["message"]
     form = {"content-type": "application/x-www-form-urlencoded"}
     page = ask(front, "POST", "/", peer="203.0.113.7", headers=form, content=b"key=wrong")
     assert (page.status_code, "Too many wrong API keys" in page.text) == (429, True)
@@ -384,6 +384,10 @@ def test_the_docs_page_loads_no_external_resources_and_lists_all_routes() -> Non
         assert part not in answer.text
     for path in ("/health", "/ready", "/metrics", "/v1/models", "/v1/completions", "/v1/chat/completions"):
         assert path in answer.text
-    for field, effect in (("max_tokens", "maximum number"), ("tools", "refused: tool calls"), ("user", "ignored")):
+    for field, effect in (
+        ("max_tokens", "maximum number"),
+        ("tools", "refused: tool calls"),
+        ("user", "accepted but ignored"),
+    ):
         assert f"<dt><code>{field}</code></dt><dd>{effect}" in answer.text
     assert ask(app, path="/redoc").status_code == 404

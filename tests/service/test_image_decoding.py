@@ -171,7 +171,7 @@ def test_damaged_files_raise_only_prompt_errors() -> None:
             outcomes.add("read")
         except PromptError as error:
             outcomes.add(error.message.split()[-1])
-    assert {"read", "read.", "(OSError)."} <= outcomes
+    assert {"read", "format.", "(OSError)."} <= outcomes
 
 
 def test_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -222,4 +222,4 @@ def test_a_run_that_takes_too_long_is_ended_with_the_reason(backend: Callable[..
     wait_until(lambda: run.ended)
     assert run.trace is not None
     assert (run.state, run.trace.footer.reason) == ("cancelled", "limit")
-    assert "longer than 3600 s" in run.message
+    assert "longer than this server's time limit of 3600 s" in run.message

@@ -134,7 +134,7 @@ def test_external_resources_of_a_page_are_found(tmp_path: Path) -> None:
 
 def test_a_folder_without_a_site_is_not_emptied(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("x")
-    with pytest.raises(build.WorkbenchError, match="not an earlier site"):
+    with pytest.raises(build.WorkbenchError, match="contains files that an earlier build of the site did not write"):
         build.build([], tmp_path, tmp_path.parent / "work")
     assert (tmp_path / "precious").exists()
 

@@ -169,7 +169,7 @@ def test_the_sweep_runs_each_head_at_each_threshold_and_fixed_lengths(models: Mo
     assert any(row["front"] for row in rows)
     text = acceptance._sweep_text(rows, 2)
     assert "weight 3, h = 0.05" in text
-    assert "fixed, 4 tokens" in text
+    assert "fixed draft length of 4 tokens" in text
 
 
 @pytest.mark.parametrize("name", [name for name in sorted(bundled()) if name.endswith("-acceptance")])

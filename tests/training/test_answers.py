@@ -155,7 +155,7 @@ def test_answers_of_the_training_text_follow_their_prompts_and_are_marked(tmp_pa
             assert line["answer"][: len(answer)] == answer[:12]
         assert line["answer"][-1] == tokenizer.eos_token_id or len(line["answer"]) == 12
     check_answers(tmp_path / "given", "text-target", allow_text_answers=True)
-    with pytest.raises(ParameterError, match="answers of the training text"):
+    with pytest.raises(ParameterError, match="answers copied from the training data"):
         check_answers(tmp_path / "given", "text-target")
     with pytest.raises(ParameterError, match="was generated with other settings"):
         write_answers(replace(options, given=False), lambda line: None)

@@ -191,7 +191,7 @@ def test_a_draft_model_can_be_trained_by_any_loss_on_distributions() -> None:
     torch.testing.assert_close(distillation_loss(at.draft_logits, at.target_logits, labels, 0.3), kl + 0.3 * text)
     apart = distillation_loss(at.draft_logits, at.target_logits, labels, 0.0, draft_model_losses("total_variation:2"))
     torch.testing.assert_close(apart, 2 * LOSSES["total_variation"](at).mean(), check_dtype=False)
-    with pytest.raises(ParameterError, match="smooth_l1 compares features, which a draft model does not predict"):
+    with pytest.raises(ParameterError, match="smooth_l1 compares hidden states, which a draft model does not predict"):
         draft_model_losses("ce_soft:1+smooth_l1:1")
     with pytest.raises(ParameterError, match="no loss 'mae'"):
         draft_model_losses("mae")

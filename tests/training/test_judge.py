@@ -98,7 +98,7 @@ def test_final_answers_are_extracted_by_task() -> None:
 
 
 def test_unknown_tasks_are_refused_and_held_out_problems_stay_separate() -> None:
-    with pytest.raises(ParameterError, match="no task 'nonsense'"):
+    with pytest.raises(ParameterError, match="unknown task 'nonsense'"):
         problems(["nonsense"], 1, 0, held_out=False)
     assert [i.held_out for i in problems(["addition", "copy"], 2, 0, held_out=True)] == [True] * 4
 

@@ -136,7 +136,7 @@ def test_an_option_of_other_kinds_is_reported_and_not_used(monkeypatch: pytest.M
         recipe.parse({"method": "medusa", "bloks": 3})
     with pytest.raises(UnknownNameError, match="no head 'medusae'"):
         recipe.parse({"method": "medusae"})
-    with pytest.raises(ParameterError, match="Only eagle can be averaged"):
+    with pytest.raises(ParameterError, match="Only eagle heads, not medusa heads, can be averaged"):
         recipe.parse({"method": "medusa", "average": "0.5"})
 
 

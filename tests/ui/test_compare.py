@@ -75,7 +75,7 @@ def test_lanes_are_measured_raced_pinned_and_opened(
     assert "first difference at token" not in page.inner_text(typical), (
         "no position is shown for sampled texts, because those of exact lanes diverge, too"
     )
-    wait_for_text(page, ".wb-verdict[data-lane^='Draft model']", "same distribution, so the text may differ")
+    wait_for_text(page, ".wb-verdict[data-lane^='Draft model']", "same distribution, not same text")
     page.select_option(
         V + "[aria-label='Lane whose text is shown']", label=page.locator(V + "tr").nth(3).get_attribute("data-lane")
     )
@@ -206,7 +206,7 @@ def test_lanes_may_differ_only_in_the_verifier_and_inexact_ones_give_the_reason(
     page.click(V + ".wb-go")
     wait_until_measured(page)
     exact, unsound = (page.locator(V + ".wb-verdict").nth(i).inner_text() for i in (1, 2))
-    assert "same distribution, so the text may differ" in exact
+    assert "same distribution, not same text" in exact
     assert "verifier independent" in unsound
     assert "approximate: not the target's distribution" in unsound
     assert "drawn without replacement" in unsound
