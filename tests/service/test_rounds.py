@@ -196,7 +196,7 @@ def test_out_of_memory_ends_one_run_and_reports_the_length_that_fits(
         wait_until(lambda run=run: run.state == "paused")
     for run in runs:
         run.resume()
-    with pytest.raises(CapacityError, match="Out of memory"):
+    with pytest.raises(CapacityError, match="out of memory"):
         runs[0].wait(120)
     assert runs[0].trace is not None
     assert len(runs[0].trace.rounds) == 3
