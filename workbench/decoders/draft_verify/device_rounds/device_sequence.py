@@ -154,11 +154,10 @@ class DeviceSequence(Sequence):
         )
 
     def uniforms(self, purpose: Purpose, n: int, device: torch.device | None, level: int = 0) -> Float64[Tensor, " n"]:
-        """Return the numbers of `Sequence.uniforms`, drawn on the target's device; they stay there without `device`."""
+        """Return the numbers of `Sequence.uniforms`, drawn on the target's device."""
         state = self.on_device
         position = state.length + 1  # number of committed tokens
-        numbers = device_uniforms(state.seed, state.attempt, position, purpose, n, level)
-        return numbers if device is None else numbers.to(device)
+        return device_uniforms(state.seed, state.attempt, position, purpose, n, level).to(device or "cpu")
 
     def uncached_tokens(self, slot: Slot, device: torch.device) -> Int64[Tensor, " n"]:
         """Return the last token for the target's slot, and the last two for a draft model's slot."""
